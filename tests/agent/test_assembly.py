@@ -123,16 +123,6 @@ def test_usage_is_read_from_the_places_servers_put_it() -> None:
         assert (counted.input_tokens, counted.output_tokens, counted.cost_usd) == (0, 7, None)
 
 
-@given(st.text(max_size=200), st.lists(st.integers(1, 7), max_size=60))
-def test_text_comes_out_whole_however_it_is_cut(text: str, cuts: list[int]) -> None:
-    parts, pieces, position = Assembler(), [], 0
-    for length in [*cuts, len(text) or 1]:
-        pieces += list(parts.take(delta(content=text[position : position + length])))
-        position += length
-    assert "".join(piece.text for piece in pieces) == text
-    assert (parts.reply().content or "") == text
-
-
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: (

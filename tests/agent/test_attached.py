@@ -132,20 +132,6 @@ def test_an_imported_conversation_makes_no_model_open_a_file_or_an_address_of_th
         assert address not in str(sent) and sent[-1]["content"][0] == words("and this")
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        words("data:image/png;base64,AAAA"),
-        {"type": "other", "value": 5},
-        "bare words",
-    ],
-)
-def test_what_holds_no_bytes_stays_as_it_is(part: Any) -> None:
-    history = [{"role": "user", "content": [part]}, {"role": "user", "content": "now"}]
-    assert prepared(history, system_prompt=None)[0]["content"] == [part]
-
-
 def test_bytes_another_program_left_in_the_record_are_not_replayed_either() -> None:
     history = [{"role": "user", "content": [picture(), recording()]}, {"role": "user", "content": "now"}]
     sent = prepared(history, system_prompt=None)[0]["content"]

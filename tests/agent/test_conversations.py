@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,31 +48,6 @@ def test_who_gives_up_waiting_loses_the_place_and_the_next_one_gets_it() -> None
     assert third.done() and not third.cancel()  # it is theirs by now
     some.leave("a")
     assert first.done() and some.users("a") == 0
-
-
-def test_threads_that_queue_for_one_conversation_never_have_it_together() -> None:
-    some: Conversations[Agent] = Conversations()
-    inside: list[int] = []
-    most: list[int] = []
-
-    def work(number: int) -> None:
-        for _ in range(50):
-            ticket = some.queue("a")
-            if number % 3 == 0 and ticket.cancel():
-                continue
-            ticket.result(20)
-            inside.append(number)
-            most.append(len(inside))
-            inside.remove(number)
-            some.leave("a")
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert set(most) == {1}
-    assert some.users("a") == 0
 
 
 def test_an_agent_stays_for_the_next_turn_and_goes_with_its_session(db: Any, make: Any) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.tool_calls import AT_ONCE
 from hermes.agent.tools.tool import Context, Tool
-from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted, TurnEnded
-from hermes.errors import InvalidInput
+from hermes.agent.turn import Done, Stop, Text, ToolFinished
 from tests.support.aimock import fixtures_of
 from tests.support.labs.base import until
 from tests.support.sizes import some
@@ -23,20 +21,6 @@ NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 def rows(agent: Any) -> list[tuple[str, Any, Any]]:
     return [(row["role"], row["content"], row["finish_reason"]) for row in agent.db.get_messages(agent.session_id)]
-
-
-def test_what_was_said_before_the_interruption_is_kept(aimock: Any, make_agent: Any) -> None:
-    text = "one two three four five six seven eight nine ten " * 20
-    agent = make_agent(aimock(fixtures_of(text, chunkSize=5, latency=30)))
-    shown = []
-    for event in agent.turn("count"):
-        if isinstance(event, Text):
-            shown.append(event.text)
-            if len(shown) == 5:
-                agent.interrupt()
-    assert event == Done("".join(shown), interrupted=True)
-    assert len("".join(shown)) < len(text)
-    assert rows(agent) == [("user", "count", None), ("assistant", "".join(shown), "interrupted")]
 
 
 def test_an_interruption_before_the_first_word_leaves_only_the_question(aimock: Any, make_agent: Any) -> None:
@@ -74,32 +58,6 @@ def test_a_stop_that_came_before_the_turn_ends_it_and_no_other(make_agent: Any) 
         with agent.at_work(early) as cancelled:
             assert cancelled()
         assert list(Stop().bind(agent.turn("hello again")))[-1] == Done("yes")
-
-
-def test_a_turn_runs_in_a_thread_of_its_own_and_says_how_it_ended(make_agent: Any) -> None:
-    with Wire([said("yes")]) as wire:
-        agent = make_agent(wire)
-        told: list[Any] = []
-        agent.turn("hello").start(told.append).join(30)
-        assert told[-2:] == [Done("yes"), TurnEnded(None)]
-        with agent.at_work():
-            agent.turn("meanwhile").start(told.append).join(30)
-        assert isinstance(told[-1].error, InvalidInput)
-
-
-def test_the_next_turn_goes_on_from_what_was_said(make_agent: Any) -> None:
-    with Wire([sse(delta(content="Well, "), STALL), said("as I said.")]) as wire:
-        agent = make_agent(wire)
-        for event in agent.turn("tell me"):
-            if isinstance(event, Text):
-                agent.interrupt()
-        assert list(agent.turn("go on"))[-1] == Done("as I said.")
-        sent = wire.bodies[1]["messages"][1:]
-    assert [(m["role"], m["content"]) for m in sent] == [
-        ("user", "tell me"),
-        ("assistant", "Well, "),
-        ("user", "go on"),
-    ]
 
 
 def test_a_half_made_tool_call_is_not_kept(make_agent: Any) -> None:
@@ -141,32 +99,6 @@ def test_a_running_tool_hears_of_it_and_every_call_has_a_result(make_agent: Any)
     assert results == [("c0", "error: interrupted by the user before it had finished"), ("c1", "stopped half way")]
 
 
-def test_a_listener_who_goes_away_loses_nothing(make_agent: Any) -> None:
-    with Wire([sse(delta(content="I was just "), delta(content="saying"), STALL)]) as wire:
-        agent = make_agent(wire)
-        turn = agent.turn("hello")
-        for event in turn:
-            if isinstance(event, Text) and event.text == "saying":
-                break
-        turn.close()
-    assert rows(agent) == [("user", "hello", None), ("assistant", "I was just saying", "interrupted")]
-
-
-def test_a_listener_who_goes_away_while_tools_run_leaves_no_call_without_result(make_agent: Any) -> None:
-    release = threading.Event()
-    asks = sse(delta(tool_calls=[call("slow", "{}", index=0, id="c")]), end("tool_calls"))
-    with Wire([asks, said("Fine.")]) as wire:
-        agent = make_agent(wire, tools=[Tool("slow", "", NOTHING, lambda context, arguments: str(release.wait(30)))])
-        turn = agent.turn("hello")
-        for event in turn:
-            if isinstance(event, ToolStarted):
-                break
-        turn.close()
-        release.set()
-        assert [row[0] for row in rows(agent)] == ["user", "assistant", "tool"]
-        assert list(agent.turn("and?"))[-1] == Done("Fine.")
-
-
 def test_no_tool_works_on_for_a_listener_who_has_gone(make_agent: Any) -> None:
     began, over = threading.Event(), threading.Event()
 
@@ -191,27 +123,6 @@ def test_no_tool_works_on_for_a_listener_who_has_gone(make_agent: Any) -> None:
         assert over.is_set()
         assert rows(agent)[-1][:2] == ("tool", "stopped half way")
         assert list(agent.turn("and?"))[-1] == Done("Fine.")
-
-
-def test_of_very_many_calls_a_few_run_at_a_time(make_agent: Any) -> None:
-    lock, running, most = threading.Lock(), 0, 0
-
-    def count(context: Context, arguments: dict[str, Any]) -> str:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.001)
-        with lock:
-            running -= 1
-        return "counted"
-
-    asks = delta(tool_calls=[call("count", "{}", index=n, id=f"c{n}") for n in range(200)])
-    with Wire([sse(asks, end("tool_calls")), said("Fine.")]) as wire:
-        agent = make_agent(wire, tools=[Tool("count", "", NOTHING, count)])
-        assert list(agent.turn("count"))[-1] == Done("Fine.")
-    assert [row[1] for row in rows(agent) if row[0] == "tool"] == ["counted"] * 200
-    assert most <= AT_ONCE
 
 
 def test_control_c_in_the_middle_keeps_what_was_said(make_agent: Any) -> None:

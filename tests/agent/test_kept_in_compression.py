@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.loop import Agent
-from hermes.agent.summary import commands, exact_lines
+from hermes.agent.summary import exact_lines
 from hermes.agent.turn import Followed
 from hermes.config import Config
 from hermes.texts import text_tokens
@@ -181,16 +181,3 @@ def test_what_is_copied_is_bounded_and_repeated_commands_come_first() -> None:
     lines = exact_lines([again, *many], "", 500)
     assert text_tokens(lines) <= 500
     assert "- make check  # used 2 times\n- echo number 899\n" in lines
-
-
-def test_a_command_of_several_lines_stays_as_it_is_over_several_compressions(db: Any) -> None:
-    script = "python - <<'END'\nimport sys\n\nprint(sys.path)\nEND"
-    fenced = user(f"Run this:\n```sh\n{script}\n```\nand in a longer text:\n```sh\nls -l \\\n  /tmp\n# a comment\n```")
-    assert list(commands(fenced)) == [script, "ls -l \\\n  /tmp"]
-    assert list(commands(assistant("", tool_calls=[call(1, "x", "no json"), call(2, "x", "[1]"), {"id": "3"}]))) == []
-    run = assistant(None, tool_calls=[call(1, "terminal", json.dumps({"command": script}))])
-    stored(db, Work("scripts", [user("run it twice"), run, run, user("go on")]))
-    session_id = "s"
-    for _ in range(3):
-        session_id, _, notes = compressed(db, session_id, 32_000).partition("\n")
-    assert script.replace("\n", "\n  ") + "  # used 2 times" in notes

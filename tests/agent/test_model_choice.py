@@ -72,14 +72,6 @@ def test_the_env_file_of_the_home_counts_as_environment(db: Any, hermes_home: Pa
     assert model.api_key == "from-file"
 
 
-def test_openrouter_gets_its_own_key(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "openai")
-    monkeypatch.setenv("OPENROUTER_API_KEY", "router")
-    model = choose_model(configured(base_url="https://openrouter.ai/api/v1"), db)
-    assert isinstance(model, EndpointModel)
-    assert model.api_key == "router"
-
-
 def test_without_a_name_the_first_model_that_can_chat_is_taken(db: Any) -> None:
     with Wire([said("x")], get=listing("nomic-embed-text", "whisper-1", "qwen3:8b", "other")) as wire:
         assert choose_model(configured(base_url=wire.base_url), db).name == "qwen3:8b"
@@ -138,17 +130,6 @@ def test_only_servers_that_answer_as_such_are_found(monkeypatch: pytest.MonkeyPa
             assert [found.server.name for found in find_servers(servers)] == names
 
 
-def test_a_port_that_never_answers_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    monkeypatch.delenv("HERMES_NO_LOCAL")
-    with socket.socket() as silent, Wire([said("x")], get=listing("m1")) as good:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        servers = [Server("silent", silent.getsockname()[1]), Server("good", good.port)]
-        assert [found.server.name for found in find_servers(servers, timeout=0.3)] == ["good"]
-
-
 @pytest.mark.parametrize(
     "value, host, port",
     [
@@ -205,15 +186,6 @@ def test_an_auxiliary_endpoint_works_beside_a_model_without_one(db: Any) -> None
     assert isinstance(small, EndpointModel)
     assert small.base_url == "http://127.0.0.1:5/v1"
     assert auxiliary_model(config, "title", main) is main
-
-
-def test_side_tasks_of_many_agents_share_one_model() -> None:
-    """Its connections, and what it knows of its server, are not made anew for every title and every search."""
-    config, main = Config(), main_model()
-    config.auxiliary.title = Auxiliary(model="small")
-    config.auxiliary.compression = Auxiliary(timeout=5)
-    assert auxiliary_model(config, "title", main) is auxiliary_model(config, "title", main)
-    assert auxiliary_model(config, "title", main) is not auxiliary_model(config, "compression", main)
 
 
 def test_a_window_that_is_configured_counts_for_side_tasks_of_the_same_model() -> None:

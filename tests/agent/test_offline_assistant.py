@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +61,6 @@ def test_what_stands_beside_the_question_alone_is_no_answer(db) -> None:
     assert "found nothing" in answer and "PostgreSQL" not in answer
 
 
-def test_an_empty_history_is_said_to_be_empty(db) -> None:
-    assert "no other conversations to search yet" in reply(ExtractiveModel(db), "What did we decide?")
-
-
 @pytest.mark.parametrize("text", ["hi", "Hello!", "¡Hola!", "Guten Tag", "你好", "こんにちは。", "Привет!"])
 def test_a_greeting_is_greeted(history, text) -> None:
     assert reply(ExtractiveModel(history), text).startswith("Hello!")
@@ -115,61 +108,6 @@ def test_where_others_read_the_answers_it_quotes_that_conversation_alone(history
     assert "Feed the starter" not in answer and "found nothing" in answer
 
 
-def test_it_quotes_to_nobody_what_they_may_not_see(history) -> None:
-    talk(history, "mine", "the sourdough of user seven", source="telegram", user_id="7")
-    answer = reply(ExtractiveModel(history, user=("telegram", "7")), "what about the sourdough?")
-    assert "user seven" in answer and "does not rise" not in answer
-    assert "1 other conversation " in reply(ExtractiveModel(history, user=("telegram", "7")), "and the parser?")
-
-
-def test_whom_it_speaks_with_is_known_to_each_call_alone(history) -> None:
-    shared, asked = ExtractiveModel(history), [{"role": "user", "content": "what is the secret word?"}]
-    for name in ("ann", "bob"):
-        talk(history, f"of {name}", f"the secret word is walrus-{name}", source="telegram", user_id=name)
-    streams = [  # both are under way before either answers
-        shared.speaking_in("now", ("telegram", name)).stream(asked, cancelled=lambda: False) for name in ("ann", "bob")
-    ]
-    ann, bob = (next(item for item in stream if isinstance(item, Reply)).content or "" for stream in streams)
-    assert "walrus-ann" in ann and "walrus-bob" not in ann
-    assert "walrus-bob" in bob and "walrus-ann" not in bob
-
-
-def test_one_assistant_serves_many_conversations_at_once(history, tmp_path) -> None:
-    shared, wrong = ExtractiveModel(history), []
-    for number in range(6):
-        talk(history, f"mine{number}", f"the secret word is walrus{number}", source="telegram", user_id=f"u{number}")
-
-    def converse(number: int) -> None:
-        user = ("telegram", f"u{number}")
-        agent = Agent(
-            history,
-            Config(),
-            shared,
-            session_id=f"t{number}",
-            source="telegram",
-            user=user,
-            home=tmp_path,
-            cwd=tmp_path,
-        )
-        for _ in range(3):
-            said = list(agent.turn("what is the secret word?"))[-1].text
-            if set(re.findall(r"walrus\d", said)) != {f"walrus{number}"}:
-                wrong.append(said)
-        agent.close()
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=converse, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-    finally:
-        sys.setswitchinterval(before)
-    assert wrong == []
-
-
 def test_in_a_conversation_it_quotes_what_its_user_may_see(history, tmp_path) -> None:
     talk(history, "mine", "the sourdough of user seven", source="telegram", user_id="7")
     agent = Agent(
@@ -185,8 +123,3 @@ def test_in_a_conversation_it_quotes_what_its_user_may_see(history, tmp_path) ->
     answer = list(agent.turn("what about the sourdough?"))[-1].text
     agent.close()
     assert "user seven" in answer and "does not rise" not in answer
-
-
-def test_a_megabyte_of_question_is_answered_shortly(history) -> None:
-    answer = reply(ExtractiveModel(history), "zeppelin " * 120_000)
-    assert len(answer) < 2000

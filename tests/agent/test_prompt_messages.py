@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.prompt import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
-from hermes.texts import without_middle
 
 pytestmark = pytest.mark.mechanism
 
@@ -91,12 +90,6 @@ def test_a_long_result_is_cut_to_its_budget_with_a_note_and_both_ends() -> None:
     assert "characters left out" in shown
 
 
-@given(st.text(max_size=400), st.integers(0, 300))
-def test_shortening_keeps_to_its_budget_where_there_is_room_for_the_note(text: str, budget: int) -> None:
-    out = without_middle(text, budget)
-    assert out == text if len(text) <= budget else len(out) <= max(budget, 100)
-
-
 def test_an_attached_picture_goes_to_the_model_as_it_came(db: Any) -> None:
     picture = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
@@ -106,13 +99,3 @@ def test_an_attached_picture_goes_to_the_model_as_it_came(db: Any) -> None:
     history = db.get_messages_as_conversation("s", inline_attachments=False)
     assert "base64" not in str(history)  # the record keeps the bytes elsewhere
     assert prepared(history, system_prompt=None, attachments=db.read_attachment)[0]["content"] == content
-
-
-_PICTURE = {"type": "image_url", "image_url": {"url": "attachment:sha256:" + "0" * 64}}
-_ANYTHING = st.one_of(
-    st.sampled_from(["a", "[result of f]", "ü"]).map(user),
-    st.just([_PICTURE, {"type": "text", "text": "see"}]).map(lambda parts: {"role": "user", "content": parts}),
-    st.sampled_from([("a",), ("a", "b"), ()]).map(lambda ids: asks(*ids)),
-    st.sampled_from(["a", "b", "c"]).map(lambda one: result(one, "x" * 300)),
-    st.integers(0, 2).map(lambda n: {"role": "assistant", "content": "yes", **({"input_tokens": 7} if n == 0 else {})}),
-)

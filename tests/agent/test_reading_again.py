@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,17 +32,3 @@ def test_what_another_process_did_is_seen(tmp_path: Path, make_agent: Any, chang
         unanswered = "(This was not answered: the reply was interrupted before it began.)"
         shown = [m["content"] for m in wire.bodies[-1]["messages"][1:] if m["content"] != unanswered]
         assert shown == [*expected, "three"]
-
-
-def test_a_message_that_was_changed_with_sql_is_shown_as_it_is_now(tmp_path: Path, make_agent: Any) -> None:
-    """Also if it is as long as before, and nothing else tells that it changed."""
-    with SessionDB(tmp_path / "state.db") as db, Wire([said("fine")]) as wire:
-        agent = make_agent(wire, db=db)
-        list(agent.turn("the sky is blue"))
-        file = sqlite3.connect(tmp_path / "state.db")
-        file.execute("UPDATE messages SET content = 'the sky is grey' WHERE role = 'user'")
-        file.commit()
-        file.close()
-        list(agent.turn("what colour"))
-        shown = [m["content"] for m in wire.bodies[-1]["messages"][1:]]
-        assert shown == ["the sky is grey", "fine", "what colour"]

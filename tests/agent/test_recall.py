@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hermes.agent.recall import TOKENS, Recalled, last_recalled, recall, recalled_text
-from hermes.errors import StoreFull
 from hermes.texts import text_tokens
 from tests.support.wire import Wire, said
 
@@ -82,26 +81,12 @@ def test_a_word_that_many_conversations_have_says_nothing_alone(db: Any) -> None
     assert recall(db, "and how is the cello?", current="now") is not None
 
 
-def test_only_what_the_model_got_is_named(db: Any, make_agent: Any) -> None:
-    for number in range(3):
-        talk(db, f"old{number}", f"{QUESTION} {number}", f"{FACT} " + f"detail {number} and more of it " * 40)
-    found = recall(db, QUESTION, current="now", window=lambda: 2_000)
-    assert found is not None and 0 < len(found.passages) < 3
-    assert text_tokens(found.prompt_text) <= 200 and found.prompt_text.count("<quoted-history>") == len(found.passages)
-
-
 def test_a_person_is_not_the_topic(db: Any) -> None:
     talk(db, "old", "Nora: The teacher was late again.", "Felix: Postgres took 40 ms for that.")
     talk(db, "other", "I recommend the piano in the hall.", "The fast train goes there.")
     assert recall(db, "Which teacher did Nora recommend for the piano?", current="now") is None
     assert recall(db, "Which teacher did Nora say was late?", current="now") is not None
     assert recall(db, "How fast was Postgres?", current="now") is not None
-
-
-@pytest.mark.parametrize("text", ["thanks", "yes, do it", "hello there", "and then?", ""])
-def test_small_talk_recalls_nothing(db: Any, text: str) -> None:
-    talk(db, "old", "hello there, yes, do it and then thanks", "You are welcome, hello there.")
-    assert recall(db, text, current="now") is None
 
 
 def test_a_question_about_something_else_recalls_nothing(db: Any, make_agent: Any) -> None:
@@ -137,19 +122,6 @@ def test_what_no_person_held_is_not_recalled(db: Any, weak: bool) -> None:
     assert recall(db, QUESTION, current="now", weak=weak) is None
 
 
-def test_what_can_not_be_recorded_is_not_given(db: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _remember(db)
-
-    def full(*arguments: Any, **options: Any) -> None:
-        raise StoreFull("the disk is full")
-
-    with Wire([said("No idea.")]) as wire:
-        agent = make_agent(wire, db=db)
-        monkeypatch.setattr(db, "record_event", full)
-        events = list(agent.turn(QUESTION))
-        assert "DuckDB" not in str(_sent(wire)) and not [one for one in events if isinstance(one, Recalled)]
-
-
 def test_at_most_three_conversations_and_600_tokens(db: Any) -> None:
     for number in range(6):
         talk(db, f"old{number}", f"{QUESTION} {number}", f"{FACT} " + f"detail {number} and more of it " * 400)
@@ -175,13 +147,6 @@ def test_pictures_stay_beside_what_is_recalled(db: Any, make_agent: Any) -> None
         list(make_agent(wire, db=db).turn([{"type": "text", "text": QUESTION}, picture]))
         content = _sent(wire)[-1]["content"]
     assert "DuckDB" in content[0]["text"] and content[1]["text"] == QUESTION and content[2]["type"] == "image_url"
-
-
-def test_a_message_and_what_follows_are_for_those_who_may_see_the_session(db: Any) -> None:
-    _remember(db, "anns", source="telegram", user_id="ann")
-    first = db.get_messages("anns")[0]["id"]
-    assert len(db.get_messages_from(first, 5, visible_to=("telegram", "ann"))) == 2
-    assert db.get_messages_from(first, 5, visible_to=("telegram", "eve")) == []
 
 
 def test_quoted_lines_and_notes_of_the_gateway_are_not_asked_for(db: Any) -> None:

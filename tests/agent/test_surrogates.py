@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.models.transport import encoded
 from hermes.texts import encodable
 from tests.support.wire import Wire, said
 
@@ -57,17 +55,3 @@ def test_only_what_no_wire_can_carry_is_replaced(text: str) -> None:
         assert "\ufffd" in sent or len(sent) < len(text)  # halves that met are one character
     else:
         assert sent == text
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(), max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=4), inner, max_size=3)
-    ),
-    max_leaves=10,
-)
-
-
-@given(st.dictionaries(st.text(st.characters(), max_size=4), _JSON, max_size=4))
-def test_any_body_goes_out_as_it_is_but_for_halves_of_characters(body: dict[str, Any]) -> None:
-    assert json.loads(encoded(body)) == encodable(body)

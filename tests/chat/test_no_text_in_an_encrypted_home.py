@@ -62,8 +62,7 @@ def test_a_life(server: ModelServer, open_screen: Open, places: tuple[Path, Path
     screen.line(f"a {TYPED} that is typed")
     screen.wait_for(REPLIED)
     assert files_with(WORDS, *places) == {}, "while the program runs"
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
 
     with SessionDB(home / "state.db") as db:
         url = "data:image/png;base64," + base64.b64encode(f"{SHOWN} in a picture ".encode() * 20).decode()

@@ -69,8 +69,7 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_changes_nothing(
     screen.line("/history")
     screen.wait_for("you: third question")
     assert "Use spaces, always." in system(server) and "Use tabs." not in system(server)
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
     (folder / "AGENTS.md").unlink()
     assert run("-c", "-q", "fourth question", home=home, cwd=folder).status == 0
     assert "Use spaces" not in system(server) and system(server) == first.partition("\n\n# Project")[0]

@@ -19,8 +19,7 @@ def resume_line(home: Path, path: str) -> str:
         screen.wait_for("❯")
         screen.line("hello")
         screen.wait_for("That is all I have to say.")
-        screen.press("C-d")
-        assert screen.wait_until_over() == 0
+        screen.leave()
         (line,) = [one for one in screen.history().splitlines() if one.startswith("Resume ")]
         return line.removeprefix("Resume ").strip()
 

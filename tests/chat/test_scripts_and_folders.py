@@ -43,7 +43,7 @@ def test_a_question_answers_as_json_with_files_and_a_system_prompt(
     text, picture = server.requests[-1]["messages"][-1]["content"]
     assert "milk\neggs" in text["text"] and picture["image_url"]["url"].startswith("data:image/png;base64,")
     refused = run("-q", "x", "--attach", tmp_path / "prog.bin", home=home)
-    assert refused.status == 1 and "prog.bin is a binary file" in refused.err
+    assert refused.status == 1 and "prog.bin" in refused.err
     assert run("--json", home=home, input="").status == 2
 
 
@@ -131,8 +131,7 @@ def test_sessions_belong_to_folders_and_follow_them(
     assert f"Thisconversationbelongsto{other}" in told and "hermes-c--here" in told
     here = open_screen("-c", "--here", cwd=one, width=100, until="hello from in-one")
     assert "belongs to" not in here.wait_for("❯")
-    here.press("C-d")
-    here.wait_until_over()
+    here.leave()
     assert run("-c", "--here", "-q", "more", home=home, cwd=one).status == 0
     assert "hello from in-one" in str(server.requests[-1]["messages"])
     listed = run("sessions", "list", "--here", home=home, cwd=one / "src").out

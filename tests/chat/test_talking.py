@@ -39,8 +39,7 @@ def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
     assert "test-model" in screen.text()
     screen.line("good morning")
     screen.wait_for("Hello there, friend.")
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     row = look(only_session)
     assert row["source"] == "cli" and row["end_reason"] == "user_exit"
     assert re.fullmatch(r"\d{8}_\d{6}_[0-9a-f]{6}", row["id"])
@@ -52,8 +51,7 @@ def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
 
 def test_saying_nothing_leaves_nothing(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert "Session" not in screen.text()
     assert look(lambda db: db.session_count()) == 0
 
@@ -65,12 +63,11 @@ def test_ctrl_c_stops_a_reply_and_keeps_what_was_said(server: ModelServer, open_
     screen.line("tell me")
     screen.wait_for("The first half")
     screen.press("C-c")
-    screen.wait_for("Stopped; the reply so far is kept.")
+    screen.wait_for("so far is kept")
     gate.open.set()
     screen.line("go on")
     screen.wait_for("All good.")
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert look(said)[:3] == [("user", "tell me"), ("assistant", "The first half"), ("user", "go on")]
     assert [m["content"] for m in server.requests[1]["messages"]][-2:] == ["The first half", "go on"]
 
@@ -82,8 +79,7 @@ def test_ctrl_c_right_behind_enter_stops_the_turn(server: ModelServer, open_scre
     screen.type("tell me\r\x03")  # read by the prompt in one piece
     screen.wait_for("Stopped")
     gate.open.set()
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert look(said)[:1] == [("user", "tell me")] and "Too late" not in screen.history()
 
 
@@ -102,15 +98,13 @@ def test_continuing_shows_the_recap_and_sends_the_whole_history(
     first = open_screen()
     first.line("two and two?")
     first.wait_for("is four.")
-    first.press("C-d")
-    first.wait_until_over()
+    first.leave()
     second = open_screen("-c", until="")
     text = second.wait_for("Hermes ·")
     assert "● two and two?" in text and "◆ Two and two is four." in text
     second.line("and three?")
     second.wait_for("is seven.")
-    second.press("C-d")
-    assert second.wait_until_over() == 0
+    second.leave()
     assert [m["content"] for m in server.requests[1]["messages"][1:]] == [
         "two and two?",
         "Two and two is four.",
@@ -135,8 +129,7 @@ def test_compressing_goes_on_in_number_2_which_the_title_then_finds(
     screen.line("/compress")
     text = screen.wait_for("Nothing was deleted")
     assert '"counting #2"' in " ".join(text.split())
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     tip = look(lambda db: db.resolve_session_by_title("counting"))
     assert look(lambda db: db.get_session_title(tip)) == "counting #2"
     assert f"hermes -r {tip}" in screen.history()
@@ -144,8 +137,7 @@ def test_compressing_goes_on_in_number_2_which_the_title_then_finds(
     again.wait_for("counting #2")
     again.line("say six")
     again.wait_for("That is all I have to say.")
-    again.press("C-d")
-    again.wait_until_over()
+    again.leave()
     assert look(lambda db: db.get_messages(tip))[-1]["content"] == "That is all I have to say."
     old = look(lambda db: db.get_session(tip)["parent_session_id"])
     assert [text for _, text in look(lambda db: said(db, old))] == [
@@ -168,8 +160,7 @@ def test_killed_in_mid_reply_nothing_is_lost_and_it_goes_on_at_once(
     again.wait_for("❯")
     again.line("hello again")
     again.wait_for("Where were we?")
-    again.press("C-d")
-    assert again.wait_until_over() == 0
+    again.leave()
     assert look(said) == [
         ("user", "a question"),
         ("assistant", "Half of an"),
@@ -317,8 +308,7 @@ def test_lines_typed_before_come_back_in_the_next_conversation(
     first = open_screen()
     first.line("a memorable question")
     first.wait_for("That is all")
-    first.press("C-d")
-    first.wait_until_over()
+    first.leave()
     assert (home / "history").stat().st_mode & 0o777 == 0o600
     second = open_screen()
     second.press("Up")
@@ -362,8 +352,7 @@ def test_a_reply_longer_than_the_screen_scrolls_by_and_nothing_of_it_is_lost(
     screen = open_screen(width=40, height=10)
     screen.line("talk")
     screen.wait_for("The end.")
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
     shown = screen.history()
     assert [n for n in range(40) if shown.count(f"value_{n} = {n}\n") != 1] == []
     assert [n for n in range(40) if shown.count(f"Paragraph {n}. 日本語") != 1] == []
@@ -381,8 +370,7 @@ def test_where_output_is_piped_only_replies_go_there(
         screen.wait_for(">")
         screen.line("hello")
         screen.wait_for(">", times=2)
-        screen.press("C-d")
-        screen.wait_until_over()
+        screen.leave()
         assert "hermes -r" in screen.text()
     assert out.read_text() == "That is all I have to say.\n"
 
@@ -414,8 +402,7 @@ def test_a_line_typed_during_a_reply_stops_it_and_is_sent(server: ModelServer, o
     screen.press("Enter")
     screen.wait_for("Second reply.")
     gate.open.set()
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert [text for _, text in look(said)] == ["first", "The wrong way", "no, the other one", "Second reply."]
     assert screen.history().count("❯ no, the other one") == 1
 
@@ -438,8 +425,7 @@ def test_what_is_typed_during_a_reply_is_sent_after_it_if_wanted(
     screen.wait_for("  three")  # pasted lines wait at the prompt; only Enter sends them
     screen.press("Enter")
     screen.wait_for("Third.")
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert [text for _, text in look(said)] == [
         "first", "Wait a bit.", "second", "Second reply.", "one\ntwo\nthree", "Third.",
     ]  # fmt: skip
@@ -457,7 +443,7 @@ def test_after_ctrl_c_nothing_typed_before_is_sent_by_itself(
     screen.line("second thoughts")
     screen.wait_for("queued")
     screen.press("C-c")
-    screen.wait_for("Stopped; the reply so far is kept.")
+    screen.wait_for("so far is kept")
     screen.wait_for("❯ second thoughts")
     gate.open.set()
     screen.line(" after all")
@@ -488,8 +474,7 @@ def test_a_dumb_terminal_gets_plain_text(server: ModelServer, open_screen: Open,
     screen = open_screen(terminal="dumb", until="Hermes ·")
     screen.line("hi")
     screen.wait_for("plain text")
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
+    screen.leave()
     assert len(look(said)) == 2
 
 
@@ -501,3 +486,37 @@ def test_one_question_on_a_terminal_is_rendered_and_says_how_to_go_on(
     assert screen.wait_until_over() == 0
     assert "It is four." in screen.text() and f"hermes -r {look(only_session)['id']}" in screen.text()
     assert "Hermes ·" not in screen.text()
+
+
+def test_the_line_that_resumes_is_whole_on_a_narrow_screen(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen(width=32)
+    screen.line("good morning")
+    screen.wait_for("That is all")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert f"hermes -r {look(only_session)['id']}" in screen.history()
+
+
+def test_the_recap_is_gold_for_you_green_for_the_agent_and_dim(server: ModelServer, open_screen: Open) -> None:
+    first = open_screen()
+    first.line("hello")
+    first.wait_for("That is all")
+    first.press("C-d")
+    first.wait_until_over()
+    second = open_screen("-c", until="Hermes ·")
+    styled = second.styled()
+    assert re.search(r"\x1b\[[0-9;]*2[0-9;]*38;5;220m●|\x1b\[2m\x1b\[38;5;220m●", styled), styled
+    assert re.search(r"\x1b\[[0-9;]*32m◆|\x1b\[2m\x1b\[32m◆", styled), styled
+
+
+def test_sigterm_at_a_question_ends_properly(
+    server: ModelServer, open_screen: Open, look: Look, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    server.scripts = [[Call("terminal", command="rm precious.txt")]]
+    screen = open_screen(cwd=tmp_path)
+    screen.line("remove it")
+    screen.wait_for("[y/N]")
+    os.kill(screen.pid(), signal.SIGTERM)
+    assert screen.wait_until_over() == 128 + signal.SIGTERM
+    assert (tmp_path / "precious.txt").exists() and look(only_session)["end_reason"] == "user_exit"

@@ -60,8 +60,7 @@ def test_the_endpoints_own_cost_counts_and_titles_and_summaries_are_a_line_of_th
     assert re.search(r"Model calls +2\n", text) and re.search(r"Input +22 tokens\n", text)
     assert re.search(r"Cost +\$0.5000 \(as .* reports\)", text)
     assert re.search(r"Side tasks +1 call for titles and summaries, 11 tokens in, 7 out, \$0.2500", text)
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
     with SessionDB(db_path=home / "state.db") as db:
         (row,) = db.list_sessions_rich()
         assert (row["actual_cost_usd"], row["cost_status"]) == (0.5, "actual")

@@ -38,12 +38,12 @@ def test_waits_count_down_and_every_kind_of_reply_says_what_it_is(home: Path, op
         screen.line("and now?")
         screen.wait_for("The model gave an empty reply. /retry asks again.")
         screen.line("more")
-        screen.wait_for("The reply ends here because of the limit for one reply.")
+        screen.wait_for("limit for one reply")
 
         wire.answer_next(sse(delta(content="half"), CUT), error(400, {"error": {"message": "no more"}}))
         screen.line("again")
         screen.wait_for("no more")
-        assert "the server closed the connection" in screen.history().replace("\n", " ")
+        assert "closed the connection" in screen.history().replace("\n", " ")
         assert "incomplete chunked" not in screen.history() and "peer closed" not in screen.history()
 
         screen.line("/compress")
@@ -51,8 +51,7 @@ def test_waits_count_down_and_every_kind_of_reply_says_what_it_is(home: Path, op
         told = " ".join(screen.history().split())
         assert "the model of auxiliary.compression (small) failed" in told and "refused" in told
         assert "is model.base_url right" not in told
-        screen.press("C-d")
-        screen.wait_until_over()
+        screen.leave()
     with SessionDB(db_path=home / "state.db", read_only=True) as db:
         (row,) = db.list_sessions_rich()
     shown = run("sessions", "show", row["id"], home=home).out
@@ -75,7 +74,7 @@ def test_a_reply_cut_by_a_crash_is_marked_before_the_next_question(
         (row,) = db.list_sessions_rich()
         assert db.message_count() == 1
     page = run("sessions", "export", "-", "--format", "html", home=home).out
-    assert "The first half" in page and "the reply was cut off here" in page
+    assert "The first half" in page and "cut off here" in page
     shown = run("sessions", "show", row["id"], home=home).out
     assert re.search(r"The first half\n +✂ the reply was cut off here", shown)
     assert "*(the reply was cut off here)*" in run("sessions", "export", "-", "--format", "markdown", home=home).out

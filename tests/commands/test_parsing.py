@@ -29,12 +29,6 @@ def test_every_line_is_either_a_command_or_a_text_and_never_an_error(line: str) 
 
 
 @given(words)
-def test_a_line_without_a_slash_in_front_is_sent_as_it_is(line: str) -> None:
-    if not line.startswith("/"):
-        assert parse(line) is None and sent_text(line) == line
-
-
-@given(words)
 def test_two_slashes_send_any_text_that_begins_with_one(rest: str) -> None:
     assert parse("//" + rest) is None
     assert sent_text("//" + rest) == "/" + rest
@@ -56,13 +50,12 @@ def test_every_command_of_the_terminal_is_there_and_says_where_it_works() -> Non
     both += " model search why recall"
     assert {one.name for one in known("cli")} == {
         *both.split(),
-        *"copy quit clear context show reasoning allowed".split(),
+        *"quit clear context show reasoning allowed".split(),
     }
     assert {one.name for one in known("gateway")} == {
         *both.split(),
         "sethome",
         "save",
-        "insights",
         "queue",
         "background",
     }

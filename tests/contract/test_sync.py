@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from zstandard import ZstdDecompressor
 
-from hermes.interop.sync import StorePlace, SyncResult, sync
-from hermes.interop.sync_folder import FolderPlace
+from hermes.interop.sync import FolderPlace, StorePlace, SyncResult, sync
 
 from . import DAY, shown, talk
 

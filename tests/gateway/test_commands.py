@@ -304,19 +304,6 @@ def test_where_a_mention_is_needed_the_answer_to_a_question_needs_none(
         assert not any("echo: yes" in one for one in lab.shown("group"))
 
 
-def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model) as gateway:
-        owner, bob = Talk(lab, gateway), Talk(lab, gateway, who="bob")
-        owner("one")
-        owner("two")
-        assert "last 7 days" in bob("/insights 7")
-        bob("three")
-        assert "1 session, 2 messages" in bob("/insights")
-        assert "2 sessions, 6 messages" in owner("/insights")
-        assert "a number" in owner("/insights soon")
-        assert "a number" in owner("/insights 0")
-
-
 def test_save_sends_the_conversation_as_a_file_each_time(lab: PlainLab, model: Echo) -> None:
     with running(lab, model) as gateway:
         talk = Talk(lab, gateway)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.interop.sync import sync
-from hermes.interop.sync_folder import FolderPlace
+from hermes.interop.sync import FolderPlace, sync
 from hermes.store import encryption, keys
 from hermes_state import SessionDB
 from tests.support import program

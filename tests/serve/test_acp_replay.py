@@ -213,3 +213,25 @@ async def test_a_plan_of_another_program_is_shown_as_a_plan(server: ModelServer,
         [("read", "completed"), ("write", "in_progress")],
         [("read", "completed"), ("write", "pending")],
     ]
+
+
+def test_a_call_whose_process_was_killed_is_shown_as_failed(server: ModelServer, home: Path, tmp_path: Path) -> None:
+    server.scripts = [[Call("terminal", command="sleep 600")]]
+
+    async def killed() -> str:
+        editor = Editor()
+        async with connected(home, editor) as (agent, process):
+            session = str((await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id)
+            await agent.set_session_mode(session_id=session, mode_id="never")
+            prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("wait")]))
+            async with asyncio.timeout(60):
+                while not any(one.session_update == "tool_call" for _, one in editor.updates):
+                    await asyncio.sleep(0.02)
+            os.kill(process.pid, signal.SIGKILL)
+            with pytest.raises(Exception):  # noqa: B017
+                await prompt
+        return session
+
+    session = asyncio.run(killed())
+    ((_, call),) = shown(asyncio.run(loaded(home, tmp_path, session)))
+    assert call["status"] == "failed" and call["raw_input"] == {"command": "sleep 600"}

@@ -264,6 +264,7 @@ def test_the_page_does_what_its_buttons_say_and_the_audit_log_has_it(home: Path,
     assert done == ["title", "tag", "untag", "pin", "unpin", "archive", "unarchive", "trash", "restore", "branch"]
 
 
+@pytest.mark.thorough
 def test_many_open_pages_do_not_stop_a_writer(home: Path, page: Page) -> None:
     many = size(50, 100)
     pages: list[socket.socket] = []

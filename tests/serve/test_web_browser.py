@@ -215,6 +215,7 @@ def test_what_another_process_writes_appears(browser: Browser, page: Page, home:
     browser.wait("document.querySelectorAll('.message').length === 1")
 
 
+@pytest.mark.thorough
 def test_seven_tabs_and_more_work_and_a_hidden_one_misses_nothing(page: Page, home: Path) -> None:
     with Browser() as browser:
         browser.open(page.link, 1280)

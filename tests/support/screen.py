@@ -156,6 +156,11 @@ class Screen:
         """Whether the program has ended."""
         return self._tmux("display-message", "-p", "#{pane_dead}").strip() == "1"
 
+    def leave(self) -> None:
+        """Ctrl-D at the prompt; the program ends well."""
+        self.press("C-d")
+        assert self.wait_until_over() == 0
+
     def wait_until_over(self) -> int | None:
         """The exit status of the program, once it has ended; None when a signal ended it."""
         until(self.is_over, lambda: f"the program ends; the screen:\n{self.history()}")

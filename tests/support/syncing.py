@@ -8,8 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.sync import StorePlace, sync
-from hermes.interop.sync_folder import FolderPlace
+from hermes.interop.sync import FolderPlace, StorePlace, sync
 from tests.support.stores import opener
 
 # The processes that are killed come from one without threads and open stores.

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hermes.errors import Fenced, HermesError, StoreClosed
-from hermes.store.leases import (
-    COMPRESSION,
-    OPEN,
-    TURN,
-    holder_name,
-    release,
-    session_lease,
-    take_turn,
-)
+from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, release, session_lease, take_turn
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

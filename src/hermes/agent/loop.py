@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,19 +28,7 @@ from hermes.agent.room import Room
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.permission import NO_USER
 from hermes.agent.tools.tool import Context, Tool
-from hermes.agent.turn import (
-    Done,
-    EmptyReply,
-    Event,
-    Events,
-    Notice,
-    Restarted,
-    Retrying,
-    Stop,
-    Text,
-    Thought,
-    Turn,
-)
+from hermes.agent.turn import Done, EmptyReply, Event, Events, Notice, Restarted, Retrying, Stop, Text, Thought, Turn
 from hermes.agent.turn_session import Also, Content, Keep, TurnSession
 from hermes.errors import (
     ContextTooLong,
@@ -83,7 +71,9 @@ class Agent:
     recall_key: str | None = None  # the value of state_meta that keeps `/recall off`; None: it is not kept
     private = True  # whether only the user reads the answers
     recalls = True  # whether earlier conversations are searched for passages about a message
-    gathers = False  # whether only the entry point's `release` releases the turn; cheaper with many sessions
+    gathers = (
+        False  # whether only `lease.release`, called by the entry point, releases the turn; cheaper with many sessions
+    )
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
     def __init__(
@@ -132,7 +122,7 @@ class Agent:
         self._session = TurnSession(
             self.context, source, self.lease, user_id=user_id, parent_session_id=parent_session_id, kind=kind
         )
-        self._room = Room(self, self._session, lambda: self._cancel.is_set())
+        self.room = Room(self, self._session, lambda: self._cancel.is_set())
 
     # ------------------------------------------------------------------------------------------ for the doors
 
@@ -261,7 +251,7 @@ class Agent:
     def answering(self, *, later: bool = False) -> str | None:
         """Take the session before a turn begins; returns None, or the source of the process that answers there (`cli` …).
 
-        Released when the turn is over, or with `release`. A turn that begins while another runs ends with SessionBusy.
+        Released when the turn is over, or with `lease.release`. A turn that begins while another runs ends with SessionBusy.
         `later`: the turn takes it, with the user's message.
         """
         try:
@@ -284,14 +274,6 @@ class Agent:
             if pause(_LOOK):
                 return False
         return True
-
-    def fenced(self) -> AbstractContextManager[None]:
-        """In this block, writes are stored only if no other process has taken the session since we took it."""
-        return self.lease.fenced()
-
-    def release(self) -> None:
-        """Release the session between turns, so that other processes may continue it; the next turn takes it again."""
-        self.lease.release()
 
     def close(self, *, patience: float = 10.0) -> None:
         """Close everything: background processes and connections of the tools, and the session.
@@ -340,7 +322,7 @@ class Agent:
         """Rounds of model calls and tool calls, until there is a reply without tool calls."""
         if has_price(self.model):
             load_prices()
-        self._room.begin_turn()
+        self.room.begin_turn()
         if hasattr(self.model, "unread") and (unread := self.model.unread(self._session.messages())):
             yield Notice(unread)
         yield from self._recall()
@@ -396,17 +378,17 @@ class Agent:
         heard: list[str] = []  # the text shown of this try, or of the last try with text
         try:
             while True:
-                if (yield from self._room.make()):
+                if (yield from self.room.make()):
                     draft = self._moved(draft)
-                messages = yield from self._room.messages()
+                messages = yield from self.room.messages()
                 try:
                     reply = yield from self._listen(messages, draft, heard, concluding)
                     return session.append_reply(reply, model, heard, with_reply)
                 except ContextTooLong as error:
-                    if (yield from self._room.shrink(messages, error)):
+                    if (yield from self.room.shrink(messages, error)):
                         draft = self._moved(draft)
                 except ModelRefused as error:
-                    self._room.leave_out_pictures(messages, error)
+                    self.room.leave_out_pictures(messages, error)
                 except (RateLimited, ModelUnreachable) as error:
                     tries += 1
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
@@ -443,7 +425,7 @@ class Agent:
         """Request a reply once, and report its pieces as they arrive."""
         if self._cancel.is_set():  # interrupted just before
             return Reply(finish_reason="interrupted")
-        schemas = self._room.schemas()
+        schemas = self.room.schemas()
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
@@ -498,12 +480,6 @@ class Agent:
 
         model = auxiliary_model(self.config, "title", self.model) if self.titles_by_model else None
         self._titling = start_titling(self.db, self.session_id, model)
-
-    # ------------------------------------------------------------------------------------------ the model's window
-
-    def room(self) -> int:
-        """How many tokens the messages of this conversation may take once it is compressed."""
-        return self._room.tokens()
 
     def _moved(self, draft: Draft) -> Draft:
         """The draft for the session the conversation continues in."""

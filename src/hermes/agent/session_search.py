@@ -42,6 +42,7 @@ from hermes.texts import harmless, shortened, text_tokens
 if TYPE_CHECKING:
     from hermes.agent.models.model import Message, Model
     from hermes.config import Config
+    from hermes.config.settings_schema import Summary
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow
     from hermes.store.records.visibility import User
@@ -78,7 +79,7 @@ def search_sessions(
     window: int | None = None,
     current: str | None = None,
     visible_to: User | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Search earlier conversations: {"note", …, "sessions" or "messages"}; its JSON keeps to auxiliary.summary.max_chars.
 
@@ -87,7 +88,7 @@ def search_sessions(
     only so is the current one (`current`) searched. `around_message_id` gives the messages around one, `window`
     to each side. An unknown session is SessionNotFound, an unknown message InvalidInput.
     """
-    lookup = _Lookup(db, model, config, Chains(db, current, visible_to), visible_to, cancelled)
+    lookup = _Lookup(db, model, config.auxiliary.summary, Chains(db, current, visible_to), visible_to, cancelled)
     limit = max(1, min(limit, MOST_SESSIONS))
     roles = _roles(role_filter)
     session = None if session_id is None else lookup.session(session_id)
@@ -100,21 +101,16 @@ def search_sessions(
     return lookup.recent(limit, source) if session is None else lookup.overview(session)
 
 
+@dataclass(slots=True)
 class _Lookup:
     """One call of search_sessions."""
 
-    def __init__(
-        self,
-        db: SessionDB,
-        model: Model | None,
-        config: Config,
-        chains: Chains,
-        visible_to: User | None,
-        cancelled: Callable[[], bool] | None,
-    ) -> None:
-        self.db, self.model, self.chains, self.visible_to, self.cancelled = db, model, chains, visible_to, cancelled
-        self.options = config.auxiliary.summary
-        self.budget = self.options.max_chars
+    db: SessionDB
+    model: Model | None
+    options: Summary
+    chains: Chains
+    visible_to: User | None
+    cancelled: Callable[[], bool]
 
     def session(self, words: str) -> str:
         """The session with this id, else this title, else the only one whose id has this prefix."""
@@ -139,14 +135,17 @@ class _Lookup:
         head: Answer = {"note": NOTE, "query": shortened(harmless(query), 300)}
         if not found:
             return fitted(
-                {**head, "result": "nothing in the earlier conversations matches"}, "sessions", [], self.budget
+                {**head, "result": "nothing in the earlier conversations matches"},
+                "sessions",
+                [],
+                self.options.max_chars,
             )
         if all(hit["confidence"] == "weak" for conversation in found for hit in conversation.hits):
             head["result"] = NEAREST
         parts = [_part(conversation) for conversation in found]
         jobs = [(conversation, self._texts_of(conversation)) for conversation in found]
         self._write(head, parts, jobs, query)
-        return fitted(head, "sessions", parts, self.budget)
+        return fitted(head, "sessions", parts, self.options.max_chars)
 
     def overview(self, session: str) -> Answer:
         from hermes.agent.summary import summary_of
@@ -164,7 +163,7 @@ class _Lookup:
                 for message in self.db.get_messages(member, visible_to=self.visible_to):
                     seen.setdefault(message["id"], message)
             part.text = summary_of(list(seen.values()))
-        return fitted(head, "sessions", [part], self.budget)
+        return fitted(head, "sessions", [part], self.options.max_chars)
 
     def recent(self, limit: int, source: str | None) -> Answer:
         parts: list[Part] = []
@@ -182,7 +181,7 @@ class _Lookup:
             "note": NOTE,
             "result": "the most recent conversations" if parts else "there are no earlier conversations",
         }
-        return fitted(head, "sessions", parts, self.budget)
+        return fitted(head, "sessions", parts, self.options.max_chars)
 
     def around(self, message_id: int, width: int, session: str | None) -> Answer:
         owner, messages = self._showing(message_id, session)
@@ -210,7 +209,7 @@ class _Lookup:
             }
             if owner != row["id"]:
                 head["in_session"] = owner
-            answer = fitted(head, "messages", parts, self.budget)
+            answer = fitted(head, "messages", parts, self.options.max_chars)
             if width == 0 or _includes_message(answer, messages[place]):
                 return answer
             width //= 2  # fewer messages, so that the requested one is among them
@@ -238,11 +237,7 @@ class _Lookup:
         return [one for one in self.chains.members(conversation.id) if one in holding] or sorted(holding)
 
     def _write(
-        self,
-        head: Answer,
-        parts: Sequence[Part],
-        jobs: Sequence[tuple[FoundConversation, list[str]]],
-        question: str,
+        self, head: Answer, parts: Sequence[Part], jobs: Sequence[tuple[FoundConversation, list[str]]], question: str
     ) -> None:
         """Fill in the texts (summaries if the model writes them, else excerpts), and report which."""
         asks = can_write(self.model)
@@ -294,9 +289,7 @@ class _Lookup:
                 "content": f"The question: {shortened(harmless(question), 2000)}\n\nThe record:\n{quoted(record)}",
             },
         ]
-        answer = self.model.complete(
-            messages, max_tokens=_ANSWER_TOKENS, timeout=seconds, cancelled=self.cancelled or (lambda: False)
-        )
+        answer = self.model.complete(messages, max_tokens=_ANSWER_TOKENS, timeout=seconds, cancelled=self.cancelled)
         return without_thinking(answer)
 
 

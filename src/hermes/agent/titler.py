@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.history import EXTRACTIVE, NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.models.model import can_write, counted_for, without_thinking
-from hermes.agent.summary import (
-    DENSE_ENDINGS,
-    DENSE_OPENINGS,
-    DENSE_RUN,
-    is_stop,
-    paragraphs,
-    sentences,
-    words,
-)
+from hermes.agent.summary import DENSE_ENDINGS, DENSE_OPENINGS, DENSE_RUN, is_stop, paragraphs, sentences, words
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.leases import holder_name, title_lease
 from hermes.store.records.titles import titled_key

@@ -202,16 +202,12 @@ def completer(host: Host) -> Completer:
                     if not hidden and '"' not in text:
                         yield Completion(f'"{text}"' if quoted else text, -len(path), display=one.display)
                 return
+            name, space, rest = before.partition(" ")
             for text, shown, about in completions(host, before):
-                yield Completion(text, start_position=-_replaced(before), display=shown, display_meta=about)
+                replaced = len(rest) if space else len(name)
+                yield Completion(text, start_position=-replaced, display=shown, display_meta=about)
 
     return Slash()
-
-
-def _replaced(before: str) -> int:
-    """How many characters before the cursor a completion replaces."""
-    name, space, rest = before.partition(" ")
-    return len(rest) if space else len(name)
 
 
 def completions(host: Host, before: str) -> Iterator[tuple[str, str, str]]:

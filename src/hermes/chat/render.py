@@ -96,7 +96,9 @@ def display_for(screen: Console, empty_hint: str, *, reasoning: bool = False) ->
     return PipeDisplay(screen.file, sys.stderr, empty_hint)
 
 
-def _notice(event: Notice, empty_hint: str) -> str:
+def _notice(event: Notice | Followed, empty_hint: str) -> str:
+    if isinstance(event, Followed):
+        return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
     return f"{event.text} {empty_hint}".rstrip() if isinstance(event, EmptyReply) else event.text
 
 
@@ -109,11 +111,6 @@ def short_argument(arguments: dict[str, Any]) -> str:
         if isinstance(value, str):
             return shortened_line(value, 200)
     return shortened_line(json.dumps(arguments, ensure_ascii=False, default=str), 200) if arguments else ""
-
-
-def followed_line(event: Followed) -> str:
-    """The note about a compression, by this process or another one."""
-    return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
 
 
 def last_lines(text: str, count: int) -> list[str]:
@@ -176,10 +173,8 @@ class PipeDisplay(TerminalDisplay):
             if reply := "".join(self._reply):
                 self._write(self._out, reply)
             self._reply.clear()
-        elif isinstance(event, Notice):
+        elif isinstance(event, Notice | Followed):
             self._write(self._notes, harmless(_notice(event, self._empty_hint)))
-        elif isinstance(event, Followed):
-            self._write(self._notes, followed_line(event))
 
     def _write(self, stream: IO[str], text: str) -> None:
         stream.write(text if text.endswith("\n") else f"{text}\n")
@@ -246,14 +241,11 @@ class LiveDisplay(TerminalDisplay):
             self._flush()
             self._finished[event.call_id] = event
             self._print_finished()
-        elif isinstance(event, Notice):
+        elif isinstance(event, Notice | Followed):
             self._flush()
             self._line(self._dim(_notice(event, self._empty_hint)))
             if isinstance(event, Retrying):
                 self._retry_at, self._try = time.monotonic() + event.seconds, event.try_
-        elif isinstance(event, Followed):
-            self._flush()
-            self._line(self._dim(followed_line(event)))
         elif isinstance(event, Done):
             self._flush()
             self.pause()

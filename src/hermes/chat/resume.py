@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hermes.chat.file_mentions import without_files
 from hermes.commands.info_commands import message_count, tool_names
-from hermes.commands.session_commands import USER_EXIT, continued, exchanges, is_summary
+from hermes.commands.session_commands import continued, exchanges, is_summary
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
 from hermes.store.leases import is_gone, is_ours
@@ -228,14 +228,6 @@ def cut_assistant(text: str) -> str:
     if len(kept) > ASSISTANT_CHARACTERS:
         return kept[:ASSISTANT_CHARACTERS].rstrip() + "..."
     return kept + ("..." if len(lines) > ASSISTANT_LINES else "")
-
-
-def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
-    """End a session if it has messages; returns whether it has."""
-    if db.get_session(session_id) is None:
-        return False
-    db.end_session(session_id, reason)
-    return True
 
 
 def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:

@@ -271,7 +271,7 @@ class TerminalConversation:
         else:
             self.agent, self.pending_title = self._agent_of(new_session_id(), self.default_model, Path.cwd()), None
         if ending is not None and old != self.session_id:
-            resume.end(self.db, old, ending)
+            self.db.end_session(old, ending)
         self.since = time.time()
 
     def follow(self, session_id: str) -> None:
@@ -288,7 +288,7 @@ class TerminalConversation:
         """End the session and release everything; returns the lines to show."""
         session_id = self.session_id
         if self._ending:
-            resume.end(self.db, session_id, self.end_reason)
+            self.db.end_session(session_id, self.end_reason)
         slow = threading.Timer(1.0, self.voice.note, ["Waiting for the session's title; Ctrl-C leaves at once."])
         slow.daemon = True
         if self._titles_by_model:

@@ -1,6 +1,6 @@
-"""Commands of chats: /insights, /save, /queue, /background; and /handoff, which moves a conversation to the chat of /sethome.
+"""Commands of chats: /save, /queue, /background; and /handoff, which moves a conversation to the chat of /sethome.
 
-The terminal has /insights and /save as `hermes insights` and `hermes sessions export`; the gateway's inbox takes the texts
+The terminal has /save as `hermes sessions export`; the gateway's inbox takes the texts
 of /queue and /background as messages to the agent.
 """
 
@@ -12,53 +12,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from hermes.commands.info_commands import whole_number
 from hermes.commands.registry import CHATS_ONLY, EDITOR, TERMINAL, Host, command
 from hermes.errors import InvalidInput
-from hermes.texts import counted
 from hermes.times import zone_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import InsightsTokens
 
 _FORMATS = {"md": "text/markdown", "html": "text/html", "jsonl": "application/x-ndjson"}
-_LONGEST_DAYS = 3650
 
 
 class _TakesFiles(Protocol):
     def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None: ...
-
-
-@command("insights", "[days]", "show usage of the last days (30)", CHATS_ONLY)
-def insights(host: Host, arguments: str) -> None:
-    days = min(whole_number(arguments, "/insights", default=30), _LONGEST_DAYS)
-    found = host.db.insights(days, timezone=zone_of(host.config.timezone), whole_days=True, visible_to=host.user)
-    if not found["sessions"]:
-        host.say(f"Nothing in the last {counted(days, 'day')}.")
-        return
-    lines = [
-        f"**The last {counted(days, 'day')}**: {counted(found['sessions'], 'session')}, "
-        f"{counted(found['messages'], 'message')}, {counted(found['tool_calls'], 'tool call')}",
-        f"- Tokens: {_tokens(found['tokens'])}",
-    ]
-    cost = found["cost"]
-    if cost["usd"] is not None:
-        unknown = counted(cost["unknown_sessions"], "session")
-        without = f" ({unknown} without a known price)" if cost["unknown_sessions"] else ""
-        lines.append(f"- Cost: ${cost['usd']:.2f}{without}")
-    lines += [
-        f"- {one['model'] or 'unknown model'}: {counted(one['sessions'], 'session')}, {_tokens(one['tokens'])} tokens"
-        for one in found["by_model"][:5]
-    ]
-    if len(found["by_source"]) > 1:
-        lines.append("- " + ", ".join(f"{one['source']} {one['sessions']:,}" for one in found["by_source"][:8]))
-    host.say("\n".join(lines))
-
-
-def _tokens(tokens: InsightsTokens) -> str:
-    return f"{tokens['input'] + tokens['cache_read'] + tokens['cache_write']:,} in, {tokens['output']:,} out"
 
 
 @command("queue", "TEXT", "ask after the current reply, or list what waits", CHATS_ONLY)
@@ -101,10 +67,7 @@ LATER = "The gateway is being restarted; the handoff continues if it is back wit
 
 def patience() -> float:
     """Seconds without a heartbeat before a handoff fails: of a gateway that should claim it, or that has claimed it."""
-    try:
-        return max(1.0, float(os.environ.get(PATIENCE, "60")))
-    except ValueError:
-        return 60.0
+    return max(1.0, float(os.environ.get(PATIENCE, "60")))
 
 
 def _platforms(host: Host) -> list[str]:
@@ -133,14 +96,12 @@ def handoff(host: Host, arguments: str) -> None:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
     if not host.agent.hold():
         raise InvalidInput("another program has this conversation open; hand it over from there, or close it there")
+    if not host.db.request_handoff(session_id, platform):
+        raise InvalidInput("a handoff of this conversation is already in progress")
     try:
-        if not host.db.request_handoff(session_id, platform):
-            raise InvalidInput("a handoff of this conversation is already in progress")
-        host.agent.release()
+        host.agent.lease.release()
         host.say(f"Handing over to {platform}…")
         problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
-    except InvalidInput:
-        raise
     except BaseException as error:  # Ctrl-C, a closed terminal: no gateway may carry it out from here on
         host.db.fail_handoff(session_id, WITHDRAWN)
         state = host.db.get_handoff_state(session_id)

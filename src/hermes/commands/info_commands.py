@@ -57,7 +57,7 @@ def status(host: Host, arguments: str) -> None:
             facts["Title"] = f"{host.pending_title} (set with the first message)"
     else:
         facts["Title"] = row["title"] or "—"
-        facts["Messages"] = f"{message_count(host.db, row):,}, {counted(tool_call_count(host.db, row), 'tool call')}"
+        facts["Messages"] = f"{message_count(host.db, row):,}"
         facts["Started"] = clock(row["started_at"], zone_of(host.config.timezone))
         if row["parent_session_id"]:
             facts["Continues" if row["kind"] == "compression" else "Branch of"] = row["parent_session_id"]
@@ -292,14 +292,6 @@ def message_counts(db: SessionDB, rows: Sequence[SessionRow]) -> list[int]:
     children = [row["id"] for row in rows if row["kind"] in ("branch", "compression")]
     carried = db.carried_message_counts(children) if children else {}
     return [int(row["message_count"] or 0) + carried.get(row["id"], 0) for row in rows]
-
-
-def tool_call_count(db: SessionDB, row: SessionRow) -> int:
-    """How many tool calls a session shows, including those in messages it carries over."""
-    if row["kind"] not in ("branch", "compression"):
-        return int(row["tool_call_count"] or 0)
-    calls = (one["tool_calls"] for one in db.get_messages(row["id"]))
-    return sum(len(one) if isinstance(one, list) else 1 for one in calls if one)
 
 
 ONESHOT = "oneshot"  # end_reason of a session of one question (`hermes -q`); continued, it ends with another reason

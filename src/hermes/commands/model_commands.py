@@ -1,14 +1,8 @@
-"""Commands about the model that answers and its last reply: /model, /reasoning, /context; /show, /allowed, /copy.
-
-/copy puts text into the clipboard of the terminal (OSC 52).
-"""
+"""Commands about the model that answers and its last reply: /model, /reasoning, /context; /show, /allowed."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from base64 import b64encode
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -20,6 +14,7 @@ from hermes.texts import content_text, counted, estimate_tokens, limits, one_lin
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Model
+    from hermes.agent.tool_calls import Call
     from hermes.config.settings_schema import PermissionRule
     from hermes.store.records.rows import MessageRow
 
@@ -129,9 +124,8 @@ def reasoning(host: Host, arguments: str) -> None:
     rows = host.db.get_messages(host.session_id, visible_to=host.user)
     last = max((place for place, row in enumerate(rows) if row["role"] == "user"), default=0)
     thoughts = [row["reasoning"] or row["reasoning_content"] for row in rows[last:]]
-    host.say(
-        "\n\n".join(thought.strip() for thought in thoughts if thought) or "The last reply came without reasoning."
-    )
+    shown = "\n\n".join(thought.strip() for thought in thoughts if thought)
+    host.say(shown or "The last reply came without reasoning.")
 
 
 def _is_elsewhere(words: str, now: Model) -> bool:
@@ -155,13 +149,8 @@ def context(host: Host, arguments: str) -> None:
     parts["Free"] = max(0, window - used)
     share = min(1.0, used / window) if window else 0.0
     full = min(_BAR, round(share * _BAR)) or (1 if used else 0)
-    lines = [
-        f"[{'█' * full}{'·' * (_BAR - full)}]",
-        f"About {used:,} of {window:,} tokens ({share:.0%})",
-        "",
-        *(f"{name:<15} {tokens:>11,}  {_bar(tokens, max(used, 1)) if name != 'Free' else ''}".rstrip()
-          for name, tokens in parts.items() if tokens or name == "Free"),
-    ]  # fmt: skip
+    lines = [f"[{'█' * full}{'·' * (_BAR - full)}]", f"About {used:,} of {window:,} tokens ({share:.0%})", ""]
+    lines += [f"{name:<15} {tokens:>11,}" for name, tokens in parts.items() if tokens or name == "Free"]
     if files := host.agent.instruction_files():
         lines += ["", *(f"Instructions    {path}" for path in files)]
     settings = host.config.compression
@@ -169,10 +158,6 @@ def context(host: Host, arguments: str) -> None:
         limit, _ = limits(settings.threshold, window, parts["System prompt"] + parts["Tools"])
         lines += ["", f"From {limit:,} tokens on, the middle is summarised; /compress does it now."]
     host.say("\n".join(lines))
-
-
-def _bar(tokens: int, whole: int) -> str:
-    return "█" * round(tokens / whole * _BAR / 2) or "▏"
 
 
 def context_parts(host: Host) -> dict[str, int]:
@@ -233,46 +218,37 @@ def show(host: Host, arguments: str) -> None:
     host.say(f"{_about(calls, row, 1000)}\n{_output(host, calls, row) or '(no output)'}")
 
 
-def _output(host: Host, calls: dict[str, dict[str, Any]], row: MessageRow) -> str:
+def _output(host: Host, calls: Mapping[str, Call], row: MessageRow) -> str:
     """The whole output of a call; of a changed file the diff, which is not part of the message."""
     from hermes.agent.tools.files import TOOLS, diff_of_call, without_note
 
     text = content_text(row["content"]).rstrip()
-    if row["tool_name"] not in TOOLS:
+    call = calls.get(str(row["tool_call_id"]))
+    if row["tool_name"] not in TOOLS or call is None:
         return text
-    arguments = _arguments(calls.get(str(row["tool_call_id"]), {}))
-    diff = diff_of_call(host.db, row["tool_name"], arguments, row)
+    diff = diff_of_call(host.db, row["tool_name"], call.arguments, row)
     return "\n".join(part for part in (without_note(text).rstrip(), diff) if part)
 
 
-def _calls(rows: list[MessageRow]) -> dict[str, dict[str, Any]]:
-    """The functions that were called, by the id of the call."""
-    made = {}
-    for row in rows:
-        for call in row["tool_calls"] if isinstance(row["tool_calls"], list) else ():
-            if isinstance(call, dict) and isinstance(call.get("function"), dict):
-                made[str(call.get("id"))] = call["function"]
-    return made
+def _calls(rows: list[MessageRow]) -> dict[str, Call]:
+    """The calls that were made, by their ids."""
+    from hermes.agent.tool_calls import read_call
+
+    made = (one["tool_calls"] for one in rows if isinstance(one["tool_calls"], list))
+    calls = [read_call(raw, {}) for part in made for raw in part if isinstance(raw, dict)]
+    return {call.id: call for call in calls}
 
 
-def _arguments(function: dict[str, Any]) -> dict[str, Any]:
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
-
-
-def _about(calls: dict[str, dict[str, Any]], row: MessageRow, room: int) -> str:
+def _about(calls: Mapping[str, Call], row: MessageRow, room: int) -> str:
     """`terminal: ls -l`: a tool's name and its arguments."""
-    function = calls.get(str(row["tool_call_id"]), {})
-    name = str(row["tool_name"] or function.get("name") or "tool")
-    arguments = _arguments(function)
-    values = [arguments["path"]] if name in ("write_file", "edit_file") and "path" in arguments else arguments.values()
-    return shortened_line(f"{name}: {' '.join(value for value in values if isinstance(value, str))}".rstrip(": "), room)
+    call = calls.get(str(row["tool_call_id"]))
+    arguments = call.arguments if call is not None else {}
+    values = [arguments["path"]] if "path" in arguments else arguments.values()
+    words = " ".join(value for value in values if isinstance(value, str))
+    return shortened_line(f"{row['tool_name'] or (call and call.name) or 'tool'}: {words}".rstrip(": "), room)
 
 
-def _listed(calls: dict[str, dict[str, Any]], row: MessageRow, number: int) -> str:
+def _listed(calls: Mapping[str, Call], row: MessageRow, number: int) -> str:
     lines = content_text(row["content"]).rstrip().count("\n") + 1
     return f"{number:>3}  {_about(calls, row, 60)}  ({counted(lines, 'line')})"
 
@@ -290,12 +266,12 @@ def allowed(host: Host, arguments: str) -> None:
     chosen = whole_number(number.strip(), "/allowed remove", default=0) if word == "remove" else 0
     if not 1 <= chosen <= len(rules):
         raise InvalidInput("remove which rule? /allowed lists them, /allowed remove 1 removes the first")
+    from msgspec.structs import asdict
+
     from hermes.config.editing import change_list
 
     kind, rule = rules[chosen - 1]
-    kept = (
-        rule if isinstance(rule, str) else {"command": rule.command, **({"folder": rule.folder} if rule.folder else {})}
-    )
+    kept = rule if isinstance(rule, str) else {name: value for name, value in asdict(rule).items() if value}
     change_list(["permissions", kind], remove=kept)
     (found.allow if kind == "allow" else found.deny).remove(rule)
     host.say(f"Removed: {_rule(kind, rule)}")
@@ -305,32 +281,3 @@ def _rule(kind: str, rule: str | PermissionRule) -> str:
     command, folder = (rule, None) if isinstance(rule, str) else (rule.command, rule.folder)
     never = "never runs: " if kind == "deny" else ""
     return f"{never}{one_line(command)}  {'everywhere' if folder is None else f'in {folder}'}"
-
-
-MOST = 74_000  # bytes; terminals ignore longer ones
-
-
-@command("copy", "[n]", "copy the last code block (or the n-th), else the reply", TERMINAL_ONLY)
-def copy(host: Host, arguments: str) -> None:
-    rows = host.db.get_messages(host.session_id)
-    reply = next((content_text(row["content"]) for row in reversed(rows) if row["role"] == "assistant"), "").strip()
-    if not reply:
-        raise InvalidInput("there is no reply to copy yet")
-    blocks = code_blocks(reply)
-    number = whole_number(arguments, "/copy", default=len(blocks) or 1)
-    if arguments and number > len(blocks):
-        raise InvalidInput(f"the last reply has {counted(len(blocks), 'code block')}")
-    text = blocks[number - 1] if blocks else reply
-    if len(text.encode()) > MOST:
-        raise InvalidInput(f"this is too long for a terminal's clipboard (more than {MOST:,} bytes)")
-    sys.stdout.write(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07")
-    sys.stdout.flush()
-    what = f"code block {number} of {len(blocks)}" if blocks else "the reply"
-    host.say(f"Copied {what}: {counted(text.count(chr(10)) + 1, 'line')}. (The terminal must allow OSC 52.)")
-
-
-def code_blocks(text: str) -> list[str]:
-    """The contents of the fences in a Markdown text, without the fences."""
-    from markdown_it import MarkdownIt
-
-    return [token.content.rstrip("\n") for token in MarkdownIt().parse(text) if token.type in ("fence", "code_block")]

@@ -29,7 +29,7 @@ NOT_IN_EDITORS = frozenset({TERMINAL, GATEWAY})  # an editor has its own list of
 TERMINAL_ONLY, CHATS_ONLY = frozenset({TERMINAL}), frozenset({GATEWAY})
 _ORDER = (
     "new clear title resume sessions search why recall branch undo retry compress handoff sethome save model context history show"
-    " reasoning copy status usage insights allowed tag pin stop queue background quit help"
+    " reasoning status usage allowed tag pin stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 

@@ -85,22 +85,16 @@ def _named(host: Host, words: str) -> str | None:
     if found.session_id is not None:
         return continued(host.db, found.session_id)
     if found.candidates:
-        width = max(len(one) for one in found.candidates) if host.where == TERMINAL else 0
-        lines = [f"{_quoted(host, one):<{width}}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
+        width = max(map(len, found.candidates))
+        shown = f"{{:<{width}}}  {{}}" if host.where == TERMINAL else "- `{}` {}"
+        lines = [shown.format(one, host.db.get_session_title(one) or "—") for one in found.candidates]
         lines += ["… and more"] if found.more else []
         host.say(f"Several sessions match {words}; type more of an id or a title:\n" + "\n".join(lines))
         return None
-    hint = ", ".join(f'"{title}"' for title in found.suggestions)
-    host.say(
-        f'No session is called "{shortened_line(words, 60)}"; '
-        + (f"did you mean {hint}?" if hint else "/sessions lists them.")
-    )
+    titles = ", ".join(f'"{title}"' for title in found.suggestions)
+    hint = f"did you mean {titles}?" if titles else "/sessions lists them."
+    host.say(f'No session is called "{shortened_line(words, 60)}"; {hint}')
     return None
-
-
-def _quoted(host: Host, session_id: str) -> str:
-    """An id as a list shows it."""
-    return session_id if host.where == TERMINAL else f"- `{session_id}`"
 
 
 def _chosen(host: Host) -> str | None:
@@ -183,11 +177,12 @@ def title(host: Host, arguments: str) -> None:
     host.say(f'This session is now called "{name}".')
 
 
-def _tags_here(host: Host) -> list[str]:
-    return host.db.get_tags(host.session_id)
-
-
-@command("tag", "[words | -word]", "add or remove tags, or list them", complete=_tags_here)
+@command(
+    "tag",
+    "[words | -word]",
+    "add or remove tags, or list them",
+    complete=lambda host: host.db.get_tags(host.session_id),
+)
 def tag(host: Host, arguments: str) -> None:
     if not _exists(host, "tag"):
         return
@@ -200,10 +195,8 @@ def tag(host: Host, arguments: str) -> None:
         host.db.tag_session(host.session_id, *add)
     if remove:
         host.db.untag_session(host.session_id, *remove)
-    tags = host.db.get_tags(host.session_id)
-    host.say(
-        "Tags: " + " ".join(f"#{one}" for one in tags) if tags else "This session has no tags. /tag word adds one."
-    )
+    tags = " ".join(f"#{one}" for one in host.db.get_tags(host.session_id))
+    host.say(f"Tags: {tags}" if tags else "This session has no tags. /tag word adds one.")
 
 
 @command("pin", "[off]", "protect this session from pruning; off: unpin it", complete=lambda host: ["off"])
@@ -211,12 +204,9 @@ def pin(host: Host, arguments: str) -> None:
     if arguments not in ("", "on", "off"):
         raise InvalidInput(f"expected /pin or /pin off, got {arguments!r}")
     if _exists(host, "pin"):
-        host.db.pin_session(host.session_id, arguments != "off")
-        host.say(
-            "Not pinned any more."
-            if arguments == "off"
-            else "Pinned: this session is never pruned. /pin off unpins it."
-        )
+        unpinned = arguments == "off"
+        host.db.pin_session(host.session_id, not unpinned)
+        host.say("Not pinned any more." if unpinned else "Pinned: this session is never pruned. /pin off unpins it.")
 
 
 def _exists(host: Host, what: str) -> bool:
@@ -300,7 +290,7 @@ def compress(host: Host, arguments: str) -> None:
     model = auxiliary_model(host.config, "compression", host.model)
     with host.agent.at_work(host.stop) as cancelled:
         new = make_summary(
-            host.db, old, model, host.config, focus=arguments or None, room=host.agent.room(),
+            host.db, old, model, host.config, focus=arguments or None, room=host.agent.room.tokens(),
             window=host.model.context_length, shrink=True, cancelled=cancelled, lease=host.agent.lease,
         )  # fmt: skip
     host.follow(new)

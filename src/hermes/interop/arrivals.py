@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hermes.errors import InvalidInput
 from hermes.home import get_hermes_home, make_private
-from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN
+from hermes.interop.histories import CARRIED, HERE, ORIGIN
 from hermes.interop.json_reading import Record, from_json
 from hermes.store.exchange.ingest import PARTIAL
 

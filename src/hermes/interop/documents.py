@@ -152,12 +152,8 @@ def _entry(row: SessionRow, zone: tzinfo | None) -> str:
 
 
 def _session_head(session: ExportedSession, zone: tzinfo | None, names: Mapping[str, str]) -> str:
-    facts = [
-        session["id"],
-        session.get("source"),
-        session.get("model"),
-        clock(session.get("started_at"), zone, unknown=""),
-    ]
+    when = clock(session.get("started_at"), zone, unknown="")
+    facts = [session["id"], session.get("source"), session.get("model"), when]
     about = [_safe(fact) for fact in facts if fact]
     if session.get("parent_session_id"):
         how = {"branch": "branched from", "reset": "follows"}.get(str(session.get("kind")), "continues")

@@ -87,6 +87,11 @@ def _document(name: str, help_text: str, *endings: str, **more: Any) -> Format:
     )
 
 
+def _own(name: str, help_text: str, *endings: str, **more: Any) -> Format:
+    module = f"hermes.interop.{name}"
+    return Format(name=name, module=module, help=help_text, endings=endings, reads=True, **more)
+
+
 # The order in which files are sniffed.
 BUILT_IN = (
     _document("markdown", "to read and print", ".md", ".markdown", aliases=("md",)),
@@ -113,17 +118,8 @@ BUILT_IN = (
     _history("hermes-agent", "Hermes Agent", "Hermes Agent's state.db", by_folder=False),
     _history("chatgpt", "ChatGPT", "ChatGPT's data export", by_folder=False),
     _history("claude-ai", "Claude.ai", "Claude.ai's data export", by_folder=False),
-    Format(
-        name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True
-    ),
-    Format(
-        name="jsonl",
-        module="hermes.interop.jsonl",
-        help="complete, can be imported again",
-        endings=(".jsonl", ".ndjson", ".json"),
-        writes=True,
-        reads=True,
-    ),
+    _own("database", "a state.db of this program or an older one"),
+    _own("jsonl", "complete, can be imported again", ".jsonl", ".ndjson", ".json", writes=True),
 )
 DEFAULT = "jsonl"
 

@@ -27,7 +27,7 @@ from hermes.home import project_folder, write_whole
 from hermes.interop import formats
 from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format, Problem
-from hermes.interop.histories.conversation import HERE, ORIGIN
+from hermes.interop.histories import HERE, ORIGIN
 from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Record, first_objects, from_json
 from hermes.interop.windows import Windows, mark_in
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _PAUSE = 2.0  # seconds between two looks at sizes and times
 _PAUSE_SHARE = 50  # a pause is this many times as long as the look before it: at most 2 % of a core
-_LONGEST_PAUSE = 30.0  # the first look also imports
+_LONGEST_PAUSE = 30.0
 _BEAT = 0.5  # seconds after which a stop is noticed
 _WEEK = 7 * 86400.0
 _LOOKED_AT = 20  # objects at the beginning of a file, among which one names the folder
@@ -70,9 +70,12 @@ class HistoryWatcher:
     """Imports what other programs write below some folders (the usual places, if none are named)."""
 
     def __init__(
-        self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None,
+        self,
+        db: SessionDB,
+        folders: Iterable[Path] = (),
+        report: Report | None = None,
         trouble: Callable[[Problem], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`report` is called for each file with new messages, `trouble` once for each problem with a file."""
         self._db, self._report, self._trouble = db, report, trouble
         self._folders = [folder.resolve() for folder in folders]
@@ -87,9 +90,12 @@ class HistoryWatcher:
         self._stopped = stopped
         while not stopped():
             began = time.monotonic()
-            self.catch_up(self.found())
+            imported = self.catch_up(self.found())
             now = time.monotonic()
-            until = now + min(max(_PAUSE, (now - began) * _PAUSE_SHARE), _LONGEST_PAUSE)
+            rest = (
+                0.0 if imported else (now - began) * _PAUSE_SHARE
+            )  # a look that imports says little about the next one
+            until = now + min(max(_PAUSE, rest), _LONGEST_PAUSE)
             while not stopped() and time.monotonic() < until:
                 time.sleep(_BEAT)
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import CARRIED
+from hermes.interop.histories import CARRIED
 from hermes.interop.json_reading import Reading, Record, Window, is_spread, json_lines, open_text
 from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 
@@ -77,6 +77,9 @@ class Mark(msgspec.Struct, frozen=True):
     title: str
 
 
+_START = Mark(Place(), 1, 0, "", "", ("", ""), "")
+
+
 def mark_in(text: str, path: Path) -> Mark | None:
     """The mark that `Windows.mark_text` wrote; None where the file no longer begins with what was read of it."""
     try:
@@ -96,11 +99,9 @@ class Windows:
         self._module, self._path, self._folder, self._problems = module, path, folder, problems
         self._trail: type[Trail] | None = getattr(module, "Trail", None) if path.suffix != ".zst" else None
         self._mark = mark
-        self._base, self._joint = (mark.base, mark.joint) if mark is not None else ("", ("", ""))
-        self._title = mark.title if mark is not None else ""
-        self._first = self._part = (
-            mark.part if mark is not None else 1
-        )  # the parts of the window's first and last session
+        start = mark or _START
+        self._base, self._joint, self._title = start.base, start.joint, start.title
+        self._first = self._part = start.part  # the parts of the window's first and last session
         self._end: tuple[Place, int, int] | None = None  # where to go on, in which part, and how far windows were read
         self._misplaced = False
 
@@ -114,7 +115,7 @@ class Windows:
         if self._trail is None or (self._mark is None and not self._is_long()):
             yield from self._whole()
             return
-        place, is_over = self._mark.place if self._mark is not None else Place(), False
+        place, is_over = (self._mark or _START).place, False
         while not is_over:
             try:
                 place, end, is_over = self._scanned(self._trail, begin := place)

@@ -109,9 +109,8 @@ class Display:
                     made = read_call(raw, {})
                     yield from self.updates(ToolStarted(made.id or f"{row['id']}-{number}", made.name, made.arguments))
         elif (call := self._running.get(row["tool_call_id"] or "")) is not None:
-            yield self._finished(
-                ToolFinished(call.call_id, call.name, succeeded(row), content_text(row["content"]), 0.0)
-            )
+            text = content_text(row["content"])
+            yield self._finished(ToolFinished(call.call_id, call.name, succeeded(row), text, 0.0))
         elif text := content_text(row["content"]):  # a note, or a result whose call is unknown
             yield from self.updates(Notice(text))
 

@@ -154,9 +154,15 @@ class EditorAgent:
         return schema.SetSessionConfigOptionResponse(config_options=await options(agent, self._models))
 
     async def _choose_mode(self, session_id: str, mode: str) -> None:
-        """An editor may show the mode, the option of the same meaning, or both: each is updated."""
+        """Set the mode from the next command on, also in a turn that runs.
+
+        An editor may show the mode, the option of the same meaning, or both: each is updated.
+        """
         agent = self._known(session_id).agent
-        choose_mode(agent, mode)
+        if mode not in _MODES:
+            raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
+        terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
+        agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
         update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
         await self._send(session_id, update)
         await self._send_options(session_id, agent)
@@ -207,9 +213,8 @@ class EditorAgent:
                                updated_at=_iso(row["last_active"] or row["started_at"]))
             for row in rows
         ]  # fmt: skip
-        return schema.ListSessionsResponse(
-            sessions=sessions, next_cursor=str(offset + _PAGE) if len(rows) == _PAGE else None
-        )
+        following = str(offset + _PAGE) if len(rows) == _PAGE else None
+        return schema.ListSessionsResponse(sessions=sessions, next_cursor=following)
 
     async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
         """Close a session that the editor has finished with; it stays in the record."""
@@ -232,14 +237,10 @@ class EditorAgent:
         known.announcing = asyncio.create_task(self._send(session_id, offered()))
         return {"modes": modes(known.agent), "config_options": chosen}
 
-    def _tip(self, session_id: str) -> str:
-        found = self._db.resolve_session_id(session_id)
-        if found is None:
-            raise refusal(f"no session matches {session_id}")
-        return self._db.get_compression_tip(found)
-
     def _reopen(self, session_id: str, cwd: str, servers: Any) -> str:
-        tip = self._tip(session_id)
+        if (found := self._db.resolve_session_id(session_id)) is None:
+            raise refusal(f"no session matches {session_id}")
+        tip = self._db.get_compression_tip(found)
         self._open(session_id, tip, cwd, servers)
         return tip
 
@@ -302,7 +303,7 @@ class EditorAgent:
             raise
         finally:
             known.stop = None
-            await asyncio.to_thread(agent.release)
+            await asyncio.to_thread(agent.lease.release)
 
     async def _show(self, known: EditorSession, turn: Turn) -> None:
         """Show a turn to the editor."""
@@ -483,14 +484,6 @@ async def options(
                      for one, (name, text) in _MODES.items()],
         ),
     ]  # fmt: skip
-
-
-def choose_mode(agent: Agent, mode: str) -> None:
-    """Set the mode from the next command on, also in a turn that runs."""
-    if mode not in _MODES:
-        raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
-    terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
-    agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
 
 
 # ------------------------------------------------------------------------------------------------ the program

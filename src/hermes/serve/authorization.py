@@ -77,23 +77,16 @@ class Guard:
 
 def from_elsewhere(headers: Headers) -> ApiError | None:
     """The error for a request that should come from a program on this machine and does not; None if it does."""
-    if not is_loopback(_host_of(headers.get("host", ""))):
+    if not is_loopback(_host_of(f"//{headers.get('host', '')}")):
         return ApiError(403, "this server answers to localhost only; others need a token", code="wrong_host")
     origin = headers.get("origin")
-    if origin is not None and not is_loopback(_origin_host(origin)):
+    if origin is not None and not is_loopback(_host_of(origin)):
         return ApiError(403, "web pages may not use this server without a token", code="wrong_origin")
     return None
 
 
-def _host_of(value: str) -> str:
-    value = value.strip()
-    if value.startswith("["):
-        return value.partition("]")[0][1:]
-    return value.partition(":")[0]
-
-
-def _origin_host(value: str) -> str:
+def _host_of(address: str) -> str:
     try:
-        return urlsplit(value).hostname or ""
+        return urlsplit(address).hostname or ""
     except ValueError:
         return ""

@@ -1,6 +1,6 @@
 """The tools of mcp_server.py that servers are started and ended with, without the library, whose loading takes most of a second.
 
-It speaks MCP over stdio line by line, as the specification says, and notes its starts in the same way.
+It speaks MCP over stdio line by line, as the specification says, and notes each start in the file named by MCP_NOTES, as a line.
 """
 
 from __future__ import annotations
@@ -18,11 +18,6 @@ TOOLS: dict[str, dict[str, Any]] = {
     "die": {},
     "process_id": {},
 }
-
-
-def starts() -> int:
-    notes = os.environ.get("MCP_NOTES")
-    return len(open(notes).read().splitlines()) if notes else 0
 
 
 def listed() -> list[dict[str, Any]]:
@@ -65,8 +60,6 @@ def main() -> None:
     if notes := os.environ.get("MCP_NOTES"):
         with open(notes, "a") as file:
             file.write(f"{os.getpid()}\n")
-    if os.environ.get("MCP_ONLY_ONCE") and starts() > 1:
-        sys.exit("I do not start twice")
     print("some noise on standard error", file=sys.stderr, flush=True)
     for line in sys.stdin:
         said = json.loads(line)

@@ -1,8 +1,4 @@
-"""A small MCP server made with the library: `python mcp_server.py stdio`, or `http PORT`.
-
-It notes its start in the file named by MCP_NOTES, one line a start, so that tests can see whether it runs and how often
-it was started.
-"""
+"""A small MCP server made with the library: `python mcp_server.py stdio`, or `http PORT`."""
 
 from __future__ import annotations
 
@@ -54,12 +50,6 @@ def environment(name: str) -> str:
 
 
 @server.tool()
-def die() -> str:
-    """Ends the server in the middle of the call."""
-    os._exit(3)
-
-
-@server.tool()
 def process_id() -> str:
     """Who is it?"""
     return str(os.getpid())
@@ -76,17 +66,7 @@ def verbose() -> str:
     return "v"
 
 
-def starts() -> int:
-    notes = os.environ.get("MCP_NOTES")
-    return len(open(notes).read().splitlines()) if notes else 0
-
-
 if __name__ == "__main__":
-    if notes := os.environ.get("MCP_NOTES"):
-        with open(notes, "a") as file:
-            file.write(f"{os.getpid()}\n")
-    if os.environ.get("MCP_ONLY_ONCE") and starts() > 1:
-        sys.exit("I do not start twice")
     print("some noise on standard error", file=sys.stderr, flush=True)
     if sys.argv[1] == "http":
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))

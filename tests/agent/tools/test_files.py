@@ -130,7 +130,7 @@ def test_a_snapshot_puts_the_file_back_unless_it_holds_a_secret(context: Context
         call(context, "write_file", path="a.txt", content="third\n"),
         call(context, "write_file", path="env", content="gone\n"),
     ]
-    assert "can't put this file back" in said[-1]
+    assert "can't" in said[-1]
     rows = [{"role": "tool", "tool_name": "write_file", "content": text} for text in said]
     (change,) = changes_in(rows)
     assert put_back(context.db, change) is None

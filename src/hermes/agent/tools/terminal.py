@@ -347,7 +347,6 @@ class Background:
         self.lock = threading.Lock()
         self._count = 0
         self._closed = False
-        atexit.register(self.close)  # unless this program is killed, nothing is left running
 
     def start(self, command: str, cwd: Path) -> int:
         """Start a command in the background; returns its number."""
@@ -356,6 +355,8 @@ class Background:
                 raise ToolError("the conversation is over; nothing can be started any more")
             if sum(process.status is None for process in self.processes.values()) >= MAX_RUNNING:
                 raise ToolError(f"{MAX_RUNNING} processes already run in the background; kill one first")
+            if not self._count:
+                atexit.register(self.close)  # unless this program is killed, nothing is left running
             self._count += 1
             self.processes[self._count] = Process(command, cwd)
             over = [number for number, old in self.processes.items() if old.status is not None]
@@ -381,21 +382,13 @@ class Background:
             thread.join()
 
 
-_MAKING = threading.Lock()
-
-
 def background(context: Context) -> Background:
     """The agent's background processes."""
-    with _MAKING:
-        if "processes" not in context.state:
-            context.state["processes"] = Background()
-        return cast(Background, context.state["processes"])
+    return cast(Background, context.state.setdefault("processes", Background()))
 
 
 def running(context: Context) -> int:
     """How many background processes of the agent have not ended."""
-    if "processes" not in context.state:
-        return 0
     return sum(process.status is None for _, process in background(context).all())
 
 

@@ -173,16 +173,8 @@ def builtin_tools(config: Config) -> list[Tool]:
     from hermes.agent.tools.memory import memory, skills
     from hermes.agent.tools.terminal import process, terminal
 
-    return [
-        session_search,
-        *([memory] if config.memory.enabled else []),
-        skills,
-        terminal,
-        process,
-        *FILE_TOOLS,
-        cron,
-        delegate,
-    ]
+    remembering = [memory] if config.memory.enabled else []
+    return [session_search, *remembering, skills, terminal, process, *FILE_TOOLS, cron, delegate]
 
 
 FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))

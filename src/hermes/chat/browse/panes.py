@@ -34,7 +34,7 @@ from hermes.times import ago
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import MessageRow, SessionRow
+    from hermes.store.records.rows import MessageRow, SearchHit, SessionRow
 
 
 @dataclass(slots=True)
@@ -103,28 +103,29 @@ def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
     return found
 
 
-_ROUNDS = 5  # searches for one list: a conversation with very many matches hides no other one
+_ROUNDS, _HITS = (
+    5,
+    200,
+)  # searches for one list, and hits of each: a conversation with very many matches hides no other one
 
 
-def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[ListLine], bool]:
+def found_inside(db: SessionDB, query: str) -> tuple[list[ListLine], bool]:
     """The conversations with a match, the best first, each with its best match; and whether there may be more."""
     from hermes.agent.history import search_rounds
 
-    lines: dict[str, ListLine] = {}
-    rounds = list(islice(search_rounds(db, query, limit), _ROUNDS))
+    rounds = list(islice(search_rounds(db, query, _HITS), _ROUNDS))
+    found: dict[str, list[SearchHit]] = {}
     for hit in chain.from_iterable(rounds):
-        session_id = hit["session_id"]
-        if session_id in lines:
-            lines[session_id].more += 1
-            continue
-        session = db.get_session(session_id)
-        if session is None:  # deleted in between
-            continue
-        line = line_of(session)
-        line.snippet, line.message_id = one_line(hit["snippet"]), hit["id"]
-        line.last_active, line.is_weak = hit["timestamp"], hit["confidence"] == "weak"
-        lines[session_id] = line
-    return list(lines.values()), len(rounds) == _ROUNDS and len(rounds[-1]) == limit
+        found.setdefault(hit["session_id"], []).append(hit)
+    rows = db.get_sessions(list(found))
+    lines = []
+    for session_id, (hit, *others) in found.items():
+        if session_id in rows:  # else it was deleted in between
+            line = line_of(rows[session_id])
+            line.snippet, line.message_id, line.more = one_line(hit["snippet"]), hit["id"], len(others)
+            line.last_active, line.is_weak = hit["timestamp"], hit["confidence"] == "weak"
+            lines.append(line)
+    return lines, len(rounds) == _ROUNDS and len(rounds[-1]) == _HITS
 
 
 def marked(text: str) -> Iterable[tuple[str, bool]]:

@@ -70,18 +70,14 @@ def _synchronised(
     db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
 ) -> tuple[SyncResult, tuple[int, int] | None]:
     """Synchronise with DEST; returns what was received and, if DEST is a store, how many sessions and messages it received."""
-    from hermes.interop.sync import StorePlace, sync
+    from hermes.interop.sync import FolderPlace, RemotePlace, StorePlace, sync
 
     if dest.startswith("ssh://"):
-        from hermes.interop.sync import RemotePlace
-
         with RemotePlace(dest, program) as remote:
             result = sync(db, remote, grace=grace, progress=step)
             return result, remote.done()
     path = Path(dest).expanduser()
     if "://" not in dest and not path.is_file():
-        from hermes.interop.sync_folder import FolderPlace
-
         return sync(db, FolderPlace(path, db, plain=plain), grace=grace, progress=step), None
     with _store(_filled_in(dest) if "://" in dest else path) as other:
         if other.where == db.where:

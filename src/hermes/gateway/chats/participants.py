@@ -364,7 +364,7 @@ class Participant:
     def release(self) -> None:
         """Release the session between turns, so that other processes may use it."""
         if self._agent is not None:
-            self._agent.release()
+            self._agent.lease.release()
 
 
 def taken_from(services: Services, session_id: str, by: Sender | None) -> PendingNotice | None:

@@ -147,7 +147,7 @@ class Resets:
         ending = session is not None and session["ended_at"] is None
         if session is not None and ending:
             if agent is not None:
-                agent.release()  # our own lease may outlast its turn for a moment
+                agent.lease.release()  # our own lease may outlast its turn for a moment
             if db.is_live(session["id"]):
                 return  # a terminal is using it
             person = Participant(services, None, route, None, session_id=session["id"])
@@ -160,7 +160,9 @@ class Resets:
                 old = self._save_what_matters(person, session, stop)
                 if services.stopping:
                     return
-                with person.agent.fenced():  # if this process slept for long, another may be using the session by now
+                with (
+                    person.agent.lease.fenced()
+                ):  # if this process slept for long, another may be using the session by now
                     db.end_session(old, reason)
                     services.store.write(routes.release, key, previous=old, reason=reason)
             except Fenced as error:

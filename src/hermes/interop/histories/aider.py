@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, reads
+from hermes.interop.histories import Conversation, make, reads
 from hermes.interop.json_reading import Reading
 
 SOURCE = "aider"

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, from_json, json_lines
 
 SOURCE = "antigravity"

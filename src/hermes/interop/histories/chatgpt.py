@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, path_to, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.histories.exports import ExportFiles, conversation_files, export_source, read_conversations
 from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 
@@ -37,27 +36,17 @@ def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conver
         return None
     nodes = {name: Record(node) for name, node in data.object("mapping").items() if isinstance(node, dict)}
     name = data.text("conversation_id") or data.text("id") or ""
-    made = Conversation(
-        SOURCE,
-        name or compact(data.get("create_time")),
-        title=data.text("title"),
-        started_at=data.time("create_time"),
-        model=data.text("default_model_slug"),
-    )
+    made = Conversation(SOURCE, name or compact(data.get("create_time")), title=data.text("title"))
+    made.started_at, made.model = data.time("create_time"), data.text("default_model_slug")
     if data.get("is_archived"):
         made.archived_at = data.time("update_time")
-    path = _path(nodes, data.get("current_node"))
-    made.messages = [message for node in path if (message := _message(nodes[node], export, reading)) is not None]
-    shown = {message["platform_message_id"] for message in made.messages}
-    for fork, branch in _branches(nodes, path):
-        entries = [message for node in branch if (message := _message(nodes[node], export, reading)) is not None]
-        if entries:
-            after = next(
-                (_name(nodes[node]) for node in reversed(path[: fork + 1]) if _name(nodes[node]) in shown), None
-            )
-            made.branches.append((after, entries))
-    for messages in (made.messages, *(branch for _, branch in made.branches)):
-        _join_results(messages)
+    order = _in_order(nodes)
+    messages = {node: _messages(nodes[node], export, reading) for node in order}
+    without_answer = (node for node in reversed(nodes) if not nodes[node].get("children"))
+    leaf = data.text("current_node")
+    made.show_tree(order, messages, leaf=leaf if leaf in nodes else next(without_answer, None))
+    for shown in (made.messages, *(branch for _, branch in made.branches)):
+        _join_results(shown)
     return made
 
 
@@ -75,83 +64,51 @@ def _tool(name: str | None) -> str:
     return (name or "").partition(".")[0]  # a call to `web.run` is answered by `web`, and the other way round
 
 
-def _path(nodes: dict[str, Record], leaf: Any) -> list[str]:
-    """The nodes from the root to the leaf that is shown."""
-    if leaf not in nodes:
-        leaf = next((name for name in reversed(nodes) if not nodes[name].get("children")), None)
-    return path_to(leaf, lambda name: parent if (parent := nodes[name].text("parent")) in nodes else None)
-
-
-def _branches(nodes: dict[str, Record], path: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Every path that is not shown: where on the shown path it forks off, and its nodes."""
-    on_path = set(path)
-    for place, name in enumerate(path):
-        for child in nodes[name].get("children") or ():
-            if child not in on_path and child in nodes:
-                yield from _below(nodes, place, child)
-    for name, node in nodes.items():  # whose parent the export lacks
-        if name not in on_path and node.get("parent") not in nodes:
-            yield from _below(nodes, 0, name)
-
-
-def _below(nodes: dict[str, Record], fork: int, child: str) -> Iterator[tuple[int, list[str]]]:
-    waiting, seen = [child], set[str]()
+def _in_order(nodes: dict[str, Record]) -> dict[str, str | None]:
+    """The nodes, each after its parent and with its name: a mapping need not have them in order, and may lack some."""
+    below: dict[str | None, list[str]] = {}
+    for name, node in nodes.items():
+        parent = node.text("parent")
+        below.setdefault(parent if parent in nodes else None, []).append(name)
+    found: dict[str, str | None] = {}
+    waiting: list[tuple[str, str | None]] = [(name, None) for name in reversed(below.get(None, []))]
     while waiting:
-        branch: list[str] = []
-        at: str | None = waiting.pop()
-        while at is not None and at in nodes and at not in seen:
-            seen.add(at)
-            branch.append(at)
-            children = [name for name in nodes[at].get("children") or () if name in nodes and name not in seen]
-            waiting += children[:-1]
-            at = children[-1] if children else None
-        if branch:
-            yield fork, branch
+        name, parent = waiting.pop()
+        found[name] = parent
+        waiting += [(child, name) for child in reversed(below.get(name, []))]
+    return found | {name: nodes[name].text("parent") for name in nodes if name not in found}  # in a circle
 
 
 def _name(node: Record) -> str | None:
     return node.object("message").text("id") or node.text("id")
 
 
-def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | None:
-    message = node.object("message")
+def _messages(node: Record, export: ExportFiles, reading: Reading) -> list[Message]:
+    """The message of a node, in a list; an empty list where it has none that is shown."""
+    message, name = node.object("message"), _name(node)
     meta, author = message.object("metadata"), message.object("author")
     content = message.object("content")
     kind, role = content.get("content_type"), author.get("role")
     if not message or kind in _HIDDEN or (meta.get("is_visually_hidden_from_conversation") and role != "tool"):
-        return None
-    at = message.time("create_time")
-    model = meta.text("model_slug")
+        return []
+    at, model = message.time("create_time"), meta.text("model_slug")
     if kind in ("thoughts", "reasoning_recap"):
-        thoughts = [
-            ": ".join(filter(None, (one.text("summary"), one.text("content")))) for one in content.objects("thoughts")
-        ]
-        reasoning = "\n\n".join(filter(None, thoughts)) or content.text("content")
-        return make.message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
+        steps = [(one.text("summary"), one.text("content")) for one in content.objects("thoughts")]
+        thoughts = [": ".join(filter(None, step)) for step in steps]
+        return make.spoken("assistant", None, at, name, thoughts=thoughts or [content.text("content")], model=model)
     body = _with_files(_content(content, export, reading), meta, content, export)
     if body is None or role not in ("user", "assistant", "tool", "system"):
-        return None
+        return []
     if role == "tool":
-        return make.message("tool", body, at, _name(node), tool_name=author.text("name"))
+        return [make.message("tool", body, at, name, tool_name=author.text("name"))]
+    if role != "assistant":
+        return [make.message(role, body, at, name)]
     recipient = message.text("recipient")
-    if role == "assistant" and recipient not in (None, "all", "assistant"):
-        return make.message(
-            "assistant",
-            None,
-            at,
-            _name(node),
-            model=model,
-            tool_calls=[make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))],
-        )
+    if recipient not in (None, "all", "assistant"):
+        calls = [make.tool_call(str(name), recipient, _arguments(content, body))]
+        return make.spoken("assistant", None, at, name, calls=calls, model=model)
     finish = make.finish_of(meta.object("finish_details").text("type"))
-    return make.message(
-        role,
-        body,
-        at,
-        _name(node),
-        model=model if role == "assistant" else None,
-        finish_reason=finish if role == "assistant" else None,
-    )
+    return [make.message(role, body, at, name, model=model, finish_reason=finish)]
 
 
 def _arguments(content: Record, body: Any) -> Any:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, off_path, path_to, reads, relink
+from hermes.interop.histories import Conversation, Message, make, reads, relink
 from hermes.interop.histories.exports import ExportFiles, conversation_files, export_source, read_conversations
 from hermes.interop.json_reading import Reading, Record, compact
 
@@ -32,38 +31,20 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
     if not isinstance(data.get("chat_messages"), list):
         return None
-    made = Conversation(
-        SOURCE,
-        data.text("uuid") or str(data.get("created_at")),
-        title=data.text("name"),
-        started_at=data.time("created_at"),
-    )
+    name = data.text("uuid") or str(data.get("created_at"))
+    made = Conversation(SOURCE, name, title=data.text("name"), started_at=data.time("created_at"))
     if data.text("summary"):
         made.meta["summary"] = data["summary"]
     if data.text("project_uuid"):
         made.meta["project"] = data["project_uuid"]
-    records = Record.all(data["chat_messages"])
-    shown, beside = _paths(records, data.get("current_leaf_message_uuid"))
-    made.messages = [message for record in shown for message in _messages(record, reading)]
-    stored = {message["platform_message_id"] for message in made.messages}
-    for after, branch in beside:
-        entries = [message for record in branch for message in _messages(record, reading)]
-        if entries:
-            made.branches.append((after if after in stored else None, entries))
+    records = {one.text("uuid") or f"message-{n}": one for n, one in enumerate(Record.all(data["chat_messages"]))}
+    named = {name: record.text("parent_message_uuid") for name, record in records.items()}
+    parents: dict[str, Any] = {name: None if parent == _ROOT else parent for name, parent in named.items()}
+    is_tree = any(parent in records for parent in parents.values())  # older exports are one path, in their order
+    relink(parents, lambda name: is_tree)
+    messages = {name: _messages(record, reading) for name, record in records.items()}
+    made.show_tree(parents, messages, leaf=data.text("current_leaf_message_uuid"))
     return made
-
-
-def _paths(records: list[Record], leaf: Any) -> tuple[list[Record], list[tuple[str | None, list[Record]]]]:
-    """The messages that are shown, and the versions beside them. Exports without parents are one path, in their order."""
-    by_name = {record["uuid"]: record for record in records if isinstance(record.get("uuid"), str)}
-    parents = {name: record.get("parent_message_uuid") for name, record in by_name.items()}
-    if not any(parent in by_name for parent in parents.values()):
-        return records, []
-    parents = {name: None if parent == _ROOT else parent for name, parent in parents.items()}
-    relink(parents, lambda name: True)
-    shown = path_to(leaf if leaf in by_name else next(reversed(by_name)), parents.get)
-    beside = [(after, [by_name[name] for name in names]) for after, names in off_path(by_name, set(shown), parents.get)]
-    return [by_name[name] for name in shown], beside
 
 
 def _messages(record: Record, reading: Reading) -> list[Message]:

@@ -12,7 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import claude_code_lines
+from hermes.interop.histories import (
+    Carried,
+    Conversation,
+    Message,
+    claude_code_lines,
+    off_path,
+    path_to,
+    reads,
+    session_id,
+)
 from hermes.interop.histories.claude_code_lines import (
     SESSION,
     SOURCE,
@@ -26,7 +35,6 @@ from hermes.interop.histories.claude_code_lines import (
 from hermes.interop.histories.claude_code_lines import kept_at as kept_at
 from hermes.interop.histories.claude_code_lines import usual_places as usual_places
 from hermes.interop.histories.claude_code_lines import write as write
-from hermes.interop.histories.conversation import Carried, Conversation, Message, off_path, path_to, reads, session_id
 from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Reading, Record, Window, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
@@ -227,14 +235,10 @@ class _SessionFileReader:
             own = [uuid for uuid in part if uuid not in copied]
             if copied and not any(map(self._is_spoken, own)):
                 continue  # the session that this one was forked from has all of it
-            made = Conversation(
-                SOURCE,
-                name if not earlier else f"{name}.{len(earlier) + 1}",
-                cwd=self._cwd,
-                title=title,
-                parent=earlier[-1].foreign_id if earlier else parent,
-                kind="compression" if earlier else "subagent",
-            )
+            made = Conversation(SOURCE, name, title=title, cwd=self._cwd, parent=parent, kind="subagent")
+            if earlier:
+                made.foreign_id = f"{name}.{len(earlier) + 1}"
+                made.parent, made.kind = earlier[-1].foreign_id, "compression"
             if number < len(segments):
                 made.end_reason = "compression"
             made.git_branch, made.origin = self._branch, self._origin
@@ -336,11 +340,9 @@ class _SessionFileReader:
         """Results of calls made at the same time hang on different lines of one reply: all of them are shown."""
         replies = {self._names[uuid] for uuid in path if uuid in self._names}
         wanted = set(path)
-        wanted |= {
-            uuid
-            for uuid in self._order
-            if self._names.get(uuid) in replies or self._lines[uuid].get("sourceToolAssistantUUID") in wanted
-        }
+        for uuid in self._order:
+            if self._names.get(uuid) in replies or self._lines[uuid].get("sourceToolAssistantUUID") in wanted:
+                wanted.add(uuid)
         wanted |= {u for u in self._order if is_result(self._lines[u]) and self._parent(u) in wanted}
         return [uuid for uuid in self._order if uuid in wanted]
 

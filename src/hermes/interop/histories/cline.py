@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.histories.vscode_copilot import user_folders
 from hermes.interop.json_reading import (
     Reading,
@@ -25,11 +25,7 @@ from hermes.interop.json_reading import (
 )
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"
-_EXTENSIONS = {
-    "saoudrizwan.claude-dev": "cline",
-    "rooveterinaryinc.roo-cline": "roo",
-    "kilocode.kilo-code": "kilo",
-}
+_EXTENSIONS = {"saoudrizwan.claude-dev": "cline", "rooveterinaryinc.roo-cline": "roo", "kilocode.kilo-code": "kilo"}
 _WORDS = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
 _ENVIRONMENT = re.compile(r"<environment_details>.*?(?:</environment_details>|\Z)", re.DOTALL)
 _ANSWERS = {"attempt_completion": "result", "plan_mode_respond": "response", "ask_followup_question": "question"}
@@ -90,17 +86,11 @@ def _session(path: Path, whole: Record) -> Conversation:
     above = whole.object("origin").text("parentThreadId")
     about = json_object(path.with_name(path.name.removesuffix(_SESSION) + ".json"))
     lead = about or (json_object(path.with_name(f"{above}.json")) if above else Record())
-    return Conversation(
-        "cline",
-        str(whole.get("sessionId")),
-        title=about.object("metadata").text("title"),
-        cwd=lead.text("cwd"),
-        model=about.text("model"),
-        started_at=about.time("started_at"),
-        parent=above,
-        kind="subagent" if whole.get("agent") == "subagent" else "branch",
-        system_prompt=whole.text("system_prompt"),
-    )
+    title, model, started_at = about.object("metadata").text("title"), about.text("model"), about.time("started_at")
+    made = Conversation("cline", str(whole.get("sessionId")), title, lead.text("cwd"), model, started_at)
+    made.parent, made.kind = above, "subagent" if whole.get("agent") == "subagent" else "branch"
+    made.system_prompt = whole.text("system_prompt")
+    return made
 
 
 def _task(path: Path) -> Conversation:
@@ -110,17 +100,11 @@ def _task(path: Path) -> Conversation:
     tasks = path.parent.parent.parent / "state" / "taskHistory.json"
     listed = (one for _, one in json_lines(tasks, Reading(tasks)) if one.get("id") == name) if tasks.is_file() else ()
     about = json_object(path.with_name("history_item.json")) or next(iter(listed), Record())
-    return Conversation(
-        source,
-        name,
-        title=about.text("task"),
-        cwd=about.text("workspace") or about.text("cwdOnTaskInitialization"),
-        started_at=seconds(int(name)) if name.isdecimal() else None,
-        parent=about.text("parentTaskId"),
-        kind="subagent",
-        cost=about.number("totalCost") or None,
-        tokens=about.counts(_TOKENS),
-    )
+    cwd = about.text("workspace") or about.text("cwdOnTaskInitialization")
+    made = Conversation(source, name, about.text("task"), cwd, parent=about.text("parentTaskId"), kind="subagent")
+    made.started_at = seconds(int(name)) if name.isdecimal() else None
+    made.cost, made.tokens = about.number("totalCost") or None, about.counts(_TOKENS)
+    return made
 
 
 def _messages(message: Record, name: str, reading: Reading) -> list[Message]:
@@ -162,12 +146,8 @@ def _reply(message: Record, blocks: list[Record], at: float | None, name: str, r
         else:
             reading.unknown[f"block {kind}"] += 1
     model, used = message.object("modelInfo"), message.object("metrics")
-    counted = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(_METRICS, with_cached=True)
-    return made.messages(
-        "assistant",
-        at,
-        name,
-        model=model.text("id") or model.text("modelId"),
-        cost_usd=used.number("cost"),
-        **counted,
+    counted: dict[str, Any] = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(
+        _METRICS, with_cached=True
     )
+    counted["cost_usd"] = used.number("cost")
+    return made.messages("assistant", at, name, model=model.text("id") or model.text("modelId"), **counted)

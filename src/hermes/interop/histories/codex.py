@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import HERE, Conversation, Message, reads
+from hermes.interop.histories import HERE, Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
@@ -25,17 +24,8 @@ if TYPE_CHECKING:
 SOURCE = "codex"
 FILES = "rollout-*.jsonl*"
 _SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session
-_INJECTED = (
-    *(
-        "<environment_context>",
-        "<user_instructions>",
-        "# AGENTS.md",
-        "<INSTRUCTIONS>",
-        "<permissions",
-        "<turn_aborted>",
-    ),
-    *("<skill>", "<subagent_notification>"),
-)
+_TAGS = "environment_context user_instructions INSTRUCTIONS turn_aborted skill subagent_notification"
+_INJECTED = ("# AGENTS.md", "<permissions", *(f"<{tag}>" for tag in _TAGS.split()))
 _TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "", "reasoning_output_tokens")
 _FROM_EDITOR = "# Context from my IDE setup:"
 _REQUEST = "## My request for Codex:"
@@ -256,15 +246,8 @@ def kept_at(name: str, session: ExportedSession) -> Path:
 
 def _written(session: ExportedSession, name: str, export: Export) -> Iterator[bytes]:
     began = make.iso(session["started_at"])
-    meta: dict[str, Any] = {
-        "id": name,
-        "timestamp": began,
-        "cwd": session.get("cwd") or "/",
-        "originator": "hermes",
-        "cli_version": "0.0.0",
-        "source": "cli",
-        _SESSION: session["id"],
-    }
+    meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", _SESSION: session["id"]}
+    meta |= {"originator": "hermes", "cli_version": "0.0.0", "source": "cli"}
     if session.get("system_prompt") and session["source"] == SOURCE:
         meta["base_instructions"] = {"text": session["system_prompt"]}
         del export.left_out["system prompts"]
@@ -275,11 +258,8 @@ def _written(session: ExportedSession, name: str, export: Export) -> Iterator[by
         for kind, payload in _items(row, export):
             yield _line(make.iso(row["timestamp"]), kind, payload, **{_MESSAGE: row["id"]})
     if session.get("title"):
-        yield _line(
-            make.iso(session.get("ended_at") or session["started_at"]),
-            "event_msg",
-            {"type": "thread_name_updated", "thread_name": session["title"]},
-        )
+        ended = make.iso(session.get("ended_at") or session["started_at"])
+        yield _line(ended, "event_msg", {"type": "thread_name_updated", "thread_name": session["title"]})
 
 
 def _line(at: str, kind: str, payload: dict[str, Any], **more: Any) -> bytes:
@@ -298,12 +278,10 @@ def _items(row: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
     if row.get("reasoning"):
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": row["reasoning"]}]}
     spoken = "output_text" if role == "assistant" else "input_text"
-    blocks = [
-        {"type": spoken, "text": data}
-        if mime is None
-        else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
-        for mime, data in make.written_parts(content, export)
-    ]
+    blocks = []
+    for mime, data in make.written_parts(content, export):
+        image = {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
+        blocks.append({"type": spoken, "text": data} if mime is None else image)
     if not (blocks or row.get("reasoning") or row.get("tool_calls")):
         export.left_out["empty messages"] += 1
     said_there = "\n\n".join(block["text"] for block in blocks if "text" in block)
@@ -314,19 +292,9 @@ def _items(row: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
             yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
     for call in row.get("tool_calls") or ():
         function = Record.of(call.get("function"))
-        yield (
-            "response_item",
-            {
-                "type": "function_call",
-                "name": function.get("name"),
-                "arguments": function.get("arguments"),
-                "call_id": call.get("id"),
-            },
-        )
+        asked = {"name": function.get("name"), "arguments": function.get("arguments"), "call_id": call.get("id")}
+        yield "response_item", {"type": "function_call", **asked}
     if role == "assistant" and row.get("output_tokens") is not None:
-        used = {
-            "input_tokens": (row.get("input_tokens") or 0) + (row.get("cache_read_tokens") or 0),
-            "cached_input_tokens": row.get("cache_read_tokens") or 0,
-            "output_tokens": row["output_tokens"],
-        }
+        used = make.written_tokens(row, _TOKENS[:3])
+        used["input_tokens"] += used["cached_input_tokens"]
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, reads
+from hermes.interop.histories import Conversation, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "copilot"

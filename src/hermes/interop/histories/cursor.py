@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
-from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.histories.vscode_copilot import opened_folder, user_folders
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
@@ -103,13 +102,8 @@ class _Editor:
         order = [str(one.get("bubbleId")) for one in data.objects("fullConversationHeadersOnly")]
         shown = [key for key in order or by_time if key in bubbles]
         folders = (one.text("workspaceProjectDir") for one in bubbles.values())
-        made = Conversation(
-            SOURCE,
-            name,
-            title=data.text("name"),
-            started_at=data.time("createdAt"),
-            cwd=next(filter(None, folders), None) or opened_folder(self._path.parent),
-        )
+        made = Conversation(SOURCE, name, title=data.text("name"), started_at=data.time("createdAt"))
+        made.cwd = next(filter(None, folders), None) or opened_folder(self._path.parent)
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
         if cut := len(made.messages):  # what was taken back the editor keeps, and shows no longer
             made.messages += [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]

@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from hermes.interop.histories.conversation import Conversation
+from hermes.interop.histories import Conversation
 from hermes.interop.json_reading import Damaged, Reading, Record, json_values
 
 _HEAD = 200_000
+_ASSETS = ("dalle-generations", "user-*", "*/audio")  # folders of pictures and recordings
 _LARGEST_ASSET = 50_000_000
 # What reading a damaged, encrypted or oddly compressed member of a zip raises.
 _BROKEN = (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -66,12 +67,8 @@ class ExportFiles:
         if not name.startswith(("file-", "file_")):  # ChatGPT's uploads; other files beside it are not the export's
             return None
         # an export has pictures beside its conversations and in folders of its own
-        folders = (
-            self._path.parent,
-            *sorted(self._path.parent.glob("dalle-generations")),
-            *sorted(self._path.parent.glob("user-*")),
-            *sorted(self._path.parent.glob("*/audio")),
-        )
+        beside = self._path.parent
+        folders = [beside, *(one for kind in _ASSETS for one in sorted(beside.glob(kind)))]
         named = (path for folder in folders for path in folder.glob(f"{glob.escape(name)}*"))
         near = next((path for path in named if path.is_file() and not path.is_symlink()), None)
         return None if near is None or near.stat().st_size > _LARGEST_ASSET else (_mime(near.name), near.read_bytes())

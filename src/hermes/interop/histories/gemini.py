@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object, text
 
 SOURCE = "gemini"
@@ -167,16 +166,11 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
         if call.get("result") is not None or call.text("resultDisplay"):
             failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
             made.result(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
-    reply = make.message(
-        "assistant",
-        content_of(record.get("content"), reading),
-        at,
-        name,
-        model=record.text("model"),
-        reasoning="\n".join(filter(None, thoughts)) or None,
-        tool_calls=made.calls or None,
-        **record.object("tokens").counts(_TOKENS, with_cached=True),
-    )
+    content, thought = content_of(record.get("content"), reading), "\n".join(filter(None, thoughts)) or None
+    reply = make.message("assistant", content, at, name, model=record.text("model"), reasoning=thought)
+    reply |= record.object("tokens").counts(_TOKENS, with_cached=True)
+    if made.calls:
+        reply["tool_calls"] = made.calls
     return [reply, *made.results]
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -73,14 +72,8 @@ def _add(made: Conversation, rows: Iterable[Record], reading: Reading) -> None:
 def _conversation(name: str, row: Record) -> Conversation:
     title = row.text("name") or row.text("description")
     model = Record.of(from_json(row.get("model_config_json"))).get("model_name")
-    made = Conversation(
-        SOURCE,
-        name,
-        title=None if title == name else title,
-        cwd=row.text("working_dir"),
-        model=text(model),
-        started_at=row.time("created_at"),
-    )
+    made = Conversation(SOURCE, name, None if title == name else title, row.text("working_dir"), text(model))
+    made.started_at = row.time("created_at")
     made.tokens = row.counts(_TOKENS)
     made.cost = row.number("accumulated_cost")
     if row.get("session_type") == "sub_agent":

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, reads
+from hermes.interop.histories import Conversation, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object
 
 SOURCE = "grok"
@@ -44,16 +43,10 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversation(path: Path) -> Conversation:
     about = json_object(path.with_name("summary.json"))
     info = about.object("info")
-    made = Conversation(
-        SOURCE,
-        info.text("id") or path.parent.name,
-        cwd=info.text("cwd"),
-        model=about.text("current_model_id"),
-        title=about.text("title") or about.text("generated_title") or about.text("session_summary"),
-        started_at=about.time("created_at"),
-        parent=about.text("parent_session_id"),
-        kind="branch",
-    )
+    title = about.text("title") or about.text("generated_title") or about.text("session_summary")
+    name, model = info.text("id") or path.parent.name, about.text("current_model_id")
+    made = Conversation(SOURCE, name, title, info.text("cwd"), model, about.time("created_at"))
+    made.parent, made.kind = about.text("parent_session_id"), "branch"
     if about.get("session_kind") == "subagent":
         made.kind = "subagent"
     made.git_branch = about.text("head_branch")

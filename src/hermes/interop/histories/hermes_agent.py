@@ -55,11 +55,8 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             if rewinds := session.get("rewinds"):
                 imported["hidden"] = [batch for batch, _ in rewinds]
             stored_meta = Record.of(from_json(session.get("meta")))
-            meta = {
-                **stored_meta,
-                **({"model_usage": used[session["id"]]} if session["id"] in used else {}),
-                "imported": imported,
-            }
+            by_model = {"model_usage": used[session["id"]]} if session["id"] in used else {}
+            meta = {**stored_meta, **by_model, "imported": imported}
             yield Found(0, {**session, **_messages(dict(session)), "meta": meta})
 
 

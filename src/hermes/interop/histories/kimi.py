@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "kimi"
@@ -45,16 +44,9 @@ def _conversation(path: Path) -> Conversation:
     folder = path.parents[2] if is_placed else path.parent
     state = json_object(folder / "state.json")
     name = state.text("id") or (folder.name if is_placed else path.stem)
-    made = Conversation(
-        SOURCE,
-        name,
-        title=state.text("title"),
-        cwd=state.text("cwd") or state.text("workDir"),
-        started_at=state.time("createdAt"),
-        parent=state.text("forkedFrom"),
-        kind="branch",
-        archived_at=state.time("updatedAt") if state.get("archived") is True else None,
-    )
+    made = Conversation(SOURCE, name, state.text("title"), state.text("cwd") or state.text("workDir"))
+    made.started_at, made.parent, made.kind = state.time("createdAt"), state.text("forkedFrom"), "branch"
+    made.archived_at = state.time("updatedAt") if state.get("archived") is True else None
     if is_placed and path.parent.name != "main":
         above = state.object("agents").object(path.parent.name).text("parentAgentId") or "main"
         made.foreign_id, made.title, made.archived_at, made.started_at = f"{name}-{path.parent.name}", None, None, None

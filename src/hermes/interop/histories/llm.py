@@ -10,8 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -108,14 +107,8 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
     if "threads" not in database.columns:
         return
     for thread in map(Record, database.rows("threads", order=("datetime_utc", "id"))):
-        made = Conversation(
-            SOURCE,
-            str(thread["id"]),
-            title=thread.text("name"),
-            started_at=thread.time("datetime_utc"),
-            parent=thread.text("forked_from"),
-            kind="branch",
-        )
+        made = Conversation(SOURCE, str(thread["id"]), title=thread.text("name"))
+        made.started_at, made.parent, made.kind = thread.time("datetime_utc"), thread.text("forked_from"), "branch"
         turns = {
             row.get("tip_message_hash"): row
             for row in map(Record, database.rows("turns", {"thread_id": thread["id"]}, ("id",)))

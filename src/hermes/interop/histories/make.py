@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
-from hermes.interop.json_reading import FIRST, LAST, Record, compact, from_json, text
+from hermes.interop.json_reading import FIRST, LAST, TOKENS, Record, compact, from_json, text
 
 if TYPE_CHECKING:
     from hermes.store.records.attachments import Read
@@ -190,6 +190,12 @@ def written_calls(message: MessageRow) -> Iterator[tuple[Any, Any, Any]]:
         function = Record.of(call.get("function"))
         arguments = function.get("arguments")
         yield call.get("id"), function.get("name"), from_json(arguments or "{}", {"arguments": arguments})
+
+
+def written_tokens(message: MessageRow, keys: Sequence[str]) -> dict[str, int]:
+    """The token counts of a message to write; `keys` are the program's, as `Record.counts` takes them."""
+    counts: dict[str, Any] = dict(message)
+    return {key: counts.get(name) or 0 for name, key in zip(TOKENS, keys)}
 
 
 def written_parts(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str | None, str]]:

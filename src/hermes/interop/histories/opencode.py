@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, decoded, from_json, json_object, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
+_TOKENS, _CACHE = ("input", "output", "", "", "reasoning"), ("", "", "read", "write")
 _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask", "compaction"))
 
 
@@ -65,12 +65,9 @@ def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversat
             for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
             if (record := _data(row, reading)) is not None
         ]
-        info = {
-            **session,
-            "parentID": session.get("parent_id"),
-            "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
-        }
-        yield _conversation(Record(info), messages, reading)
+        times = {"created": session.get("time_created"), "archived": session.get("time_archived")}
+        info = Record({**session, "parentID": session.get("parent_id"), "time": times})
+        yield _conversation(info, messages, reading)
 
 
 def _data(row: dict[str, Any], reading: Reading) -> Record | None:
@@ -110,16 +107,9 @@ def _created(record: Record) -> tuple[float, str]:
 
 def _conversation(info: Record, messages: list[tuple[Record, list[Record]]], reading: Reading) -> Conversation:
     times = info.object("time")
-    made = Conversation(
-        SOURCE,
-        str(info.get("id")),
-        title=info.text("title"),
-        cwd=info.text("directory"),
-        started_at=times.time("created"),
-        archived_at=times.time("archived"),
-        parent=info.text("parentID"),
-        kind="subagent",
-    )
+    made = Conversation(SOURCE, str(info.get("id")), title=info.text("title"), cwd=info.text("directory"))
+    made.started_at, made.archived_at = times.time("created"), times.time("archived")
+    made.parent, made.kind = info.text("parentID"), "subagent"
     reverted = Record.of(from_json(info.get("revert"))).text("messageID")
     cut: int | None = None
     for record, parts in messages:
@@ -156,20 +146,9 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
     if (failed := record.object("error")) and make.joined(made.content) is None:
         made.content.append(failed.object("data").text("message") or failed.text("name"))
     used = record.object("tokens")
-    cache = used.object("cache")
-    return made.messages(
-        "assistant",
-        at,
-        name,
-        model=record.text("modelID"),
-        output_tokens=used.count("output"),
-        input_tokens=used.count("input"),
-        reasoning_tokens=used.count("reasoning"),
-        cache_read_tokens=cache.count("read"),
-        cache_write_tokens=cache.count("write"),
-        cost_usd=record.number("cost"),
-        finish_reason="error" if failed else record.text("finish"),
-    )
+    about: dict[str, Any] = used.counts(_TOKENS) | used.object("cache").counts(_CACHE)
+    about |= {"cost_usd": record.number("cost"), "finish_reason": "error" if failed else record.text("finish")}
+    return made.messages("assistant", at, name, model=record.text("modelID"), **about)
 
 
 def _tool(part: Record, at: float | None, made: make.Parts) -> None:

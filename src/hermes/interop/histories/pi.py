@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import HERE, Conversation, Message, reads, relink
+from hermes.interop.histories import HERE, Conversation, Message, make, reads, relink
 from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 
 if TYPE_CHECKING:
@@ -53,34 +52,18 @@ def _entry(row: MessageRow, model: str | None, export: Export) -> dict[str, Any]
         return {"type": "custom_message", "customType": "hermes", "content": blocks, "display": False}
     message: dict[str, Any] = {"role": row["role"], "content": blocks, "timestamp": int(row["timestamp"] * 1000)}
     if row["role"] == "tool":
-        message |= {
-            "role": "toolResult",
-            "toolCallId": row.get("tool_call_id"),
-            "toolName": row.get("tool_name") or "tool",
-            "isError": False,
-        }
+        about = {"toolCallId": row.get("tool_call_id"), "toolName": row.get("tool_name") or "tool", "isError": False}
+        message |= {"role": "toolResult", **about}
     if row["role"] == "assistant":
         if row.get("reasoning"):
             blocks.insert(0, {"type": "thinking", "thinking": row["reasoning"]})
         for call, tool, arguments in make.written_calls(row):
             blocks.append({"type": "toolCall", "id": call, "name": tool, "arguments": arguments})
-        used = {
-            "input": row.get("input_tokens") or 0,
-            "output": row.get("output_tokens") or 0,
-            "cacheRead": row.get("cache_read_tokens") or 0,
-            "cacheWrite": row.get("cache_write_tokens") or 0,
-        }
+        used = make.written_tokens(row, _TOKENS)
         cost = {**dict.fromkeys(used, 0), "total": row.get("cost_usd") or 0}
-        usage = {**used, "totalTokens": sum(used.values()), "cost": cost}
-        message |= {
-            "api": "openai-completions",
-            "provider": "hermes",
-            "model": row.get("model") or model or "unknown",
-            "usage": usage,
-            "stopReason": _ENDS.get(str(row.get("finish_reason")), "stop"),
-        }
-        if row.get("tool_calls"):
-            message["stopReason"] = "toolUse"
+        ended = "toolUse" if row.get("tool_calls") else _ENDS.get(str(row.get("finish_reason")), "stop")
+        message |= {"api": "openai-completions", "provider": "hermes", "model": row.get("model") or model or "unknown"}
+        message |= {"usage": {**used, "totalTokens": sum(used.values()), "cost": cost}, "stopReason": ended}
     return {"type": "message", "message": message}
 
 
@@ -147,18 +130,9 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
     parent = header.text("parentSession")
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
-    first = Conversation(
-        source,
-        name,
-        title=title,
-        cwd=header.text("cwd"),
-        model=header.text("modelId"),
-        started_at=header.time("timestamp"),
-        parent=_session_id_in(Path(parent)) if parent else None,
-        kind="subagent" if started else "branch",
-        system_prompt=(started or Record()).text("systemPrompt"),
-        origin=header.text(SESSION),
-    )
+    first = Conversation(source, name, title, header.text("cwd"), header.text("modelId"), header.time("timestamp"))
+    first.parent, first.kind = _session_id_in(Path(parent)) if parent else None, "subagent" if started else "branch"
+    first.system_prompt, first.origin = (started or Record()).text("systemPrompt"), header.text(SESSION)
     messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     cuts = [key for key, entry in entries.items() if entry.get("type") == "compaction"]
     shown = first.show_tree(parents, messages, cuts)
@@ -216,28 +190,20 @@ def _message(key: str, message: Record, at: float | None, reading: Reading) -> l
     if role != "assistant":
         reading.unknown[f"message {role}"] += 1
         return []
-    made = make.Parts()
+    made, used = make.Parts(), message.object("usage")
     for block in message.objects("content"):
         if block.get("type") == "toolCall":
             made.call(str(block.get("id")), block.get("name"), block.get("arguments"))
         elif block.get("type") == "thinking":
             made.thoughts.append(block.text("thinking"))
-    used = message.object("usage")
-    thoughts = "\n\n".join(filter(None, made.thoughts))
-    return [
-        make.message(
-            "assistant",
-            content or message.text("errorMessage"),
-            at,
-            key,
-            model=message.text("model"),
-            tool_calls=made.calls or None,
-            reasoning=thoughts or None,
-            finish_reason=make.finish_of(message.text("stopReason")),
-            **used.counts(_TOKENS),
-            cost_usd=used.object("cost").number("total"),
-        )
-    ]
+    about: dict[str, Any] = {
+        "model": message.text("model"),
+        "finish_reason": make.finish_of(message.text("stopReason")),
+    }
+    about |= {"cost_usd": used.object("cost").number("total"), **used.counts(_TOKENS)}
+    words = content or message.text("errorMessage")
+    thought, calls = "\n\n".join(filter(None, made.thoughts)) or None, made.calls or None
+    return [make.message("assistant", words, at, key, reasoning=thought, tool_calls=calls, **about)]
 
 
 def _content(content: Any) -> Any:

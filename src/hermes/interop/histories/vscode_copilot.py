@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "vscode-copilot"
+_TOKENS = ("promptTokens", "outputTokens")
 _MARK = "responderUsername"
 _TEXTS = (None, "markdownContent", "markdownVuln")
 _BOOKKEEPING = frozenset(
@@ -90,13 +90,8 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The chat of one file."""
     whole, requests = _replayed(path, reading)
     name = whole.text("sessionId") or next(iter(requests), path.stem)
-    made = Conversation(
-        SOURCE,
-        name,
-        title=whole.text("customTitle"),
-        cwd=opened_folder(path.parent.parent),
-        started_at=whole.time("creationDate"),
-    )
+    made = Conversation(SOURCE, name, whole.text("customTitle"), opened_folder(path.parent.parent))
+    made.started_at = whole.time("creationDate")
     shown = _requests(whole)
     for key, request in requests.items():
         messages = _messages(key, request, reading)
@@ -165,35 +160,25 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     metadata = request.object("result").object("metadata")
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
-    rounds = [
-        turn
-        for turn in _rounds(metadata, request.objects("response"), reading)
-        if turn.text.strip() or turn.thoughts or turn.calls
-    ]
+    found = _rounds(metadata, request.objects("response"), reading)
+    rounds = [turn for turn in found if turn.text.strip() or turn.thoughts or turn.calls]
     if failed and not rounds:
         rounds = [_Round(text=failed)]
     for number, turn in enumerate(rounds):
         is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
         calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(turn.calls)]
-        made.append(
-            make.message(
-                "assistant",
-                turn.text.strip() or None,
-                turn.at or at,
-                f"{name}-{number}",
-                model=model if model != "auto" else None,
-                reasoning="\n\n".join(turn.thoughts) or None,
-                finish_reason="error" if failed and is_last else None,
-                tool_calls=[make.tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
-                input_tokens=metadata.count("promptTokens") if is_last else None,
-                output_tokens=metadata.count("outputTokens") if is_last else None,
-            )
+        about: dict[str, Any] = {"model": model} if model != "auto" else {}
+        if is_last:
+            about |= metadata.counts(_TOKENS) | ({"finish_reason": "error"} if failed else {})
+        made_calls = [make.tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None
+        thought, words = "\n\n".join(turn.thoughts) or None, turn.text.strip() or None
+        reply = make.message(
+            "assistant", words, turn.at or at, f"{name}-{number}", reasoning=thought, tool_calls=made_calls
         )
-        made += [
-            make.result(result, turn.at or at, f"{call}-result", call, tool)
-            for call, tool, _, result in calls
-            if result
-        ]
+        made.append(reply | about)
+        for call, tool, _, result in calls:
+            if result:
+                made.append(make.result(result, turn.at or at, f"{call}-result", call, tool))
     return made
 
 
@@ -239,7 +224,7 @@ def _shown(response: list[Record], reading: Reading) -> list[_Round]:
             rounds[-1].thoughts += _texts(value)
         elif kind == "toolInvocationSerialized":
             rounds[-1].calls.append(_invocation(part))
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
     return rounds
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, decoded, seconds, text, unpacked
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -48,16 +47,11 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     """A row's conversation. Only two times are known: when it was first saved, and when something was said last."""
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
     folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
+    title = text(row.get("summary")) or whole.text("title") or whole.text("summary")
     made = Conversation(
-        SOURCE,
-        str(row["id"]),
-        title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
-        cwd=folder or None,
-        model=whole.object("model").text("model"),
-        started_at=first or last,
-        parent=text(row.get("parent_id")),
-        kind="subagent",
+        SOURCE, str(row["id"]), title, folder or None, whole.object("model").text("model"), first or last
     )
+    made.parent, made.kind = text(row.get("parent_id")), "subagent"
     used = whole.object("cumulative_token_usage")
     made.tokens = used.counts(_TOKENS)
     question, replies = "thread", 0
@@ -128,12 +122,8 @@ def _newer(raw: Any) -> dict[str, Any]:
         content = parts or [{"Text": raw.get("context")}]
         return {"User" if raw["role"] == "user" else "System": {"id": f"message-{raw.get('id')}", "content": content}}
     parts += [{"ToolUse": used} for used in raw.objects("tool_uses")]
-    return {
-        "Agent": {
-            "content": parts,
-            "tool_results": {str(r.get("tool_use_id")): r for r in raw.objects("tool_results")},
-        }
-    }
+    results = {str(result.get("tool_use_id")): result for result in raw.objects("tool_results")}
+    return {"Agent": {"content": parts, "tool_results": results}}
 
 
 def _output(content: Any) -> Any:

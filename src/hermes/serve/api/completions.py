@@ -12,7 +12,7 @@ import msgspec
 from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text, Thought
 from hermes.serve.api.requests import ApiRequest, Content, FunctionTool, Shape, callers_tools, chat_content, text_of
-from hermes.serve.api.turns import Outcome, Used
+from hermes.serve.api.turns import Outcome
 from hermes.serve.http_messages import DONE, ApiError, data
 
 
@@ -111,7 +111,12 @@ class CompletionAnswer:
             message["content"] = outcome.text or None
             message["tool_calls"] = outcome.calls
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish_reason}
-        return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
+        return {
+            **self._about,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(outcome),
+        }
 
     def begun(self) -> Iterator[str]:
         """The beginning of the completion as a stream."""
@@ -135,7 +140,14 @@ class CompletionAnswer:
         yield self._piece({}, outcome.finish_reason)
         options = self._request.stream_options
         if options is not None and options.include_usage:
-            yield data({**self._about, "object": "chat.completion.chunk", "choices": [], "usage": usage(outcome.used)})
+            yield data(
+                {
+                    **self._about,
+                    "object": "chat.completion.chunk",
+                    "choices": [],
+                    "usage": _usage(outcome),
+                }
+            )
         yield DONE
 
     def _piece(self, delta: dict[str, Any], finish_reason: str | None = None) -> str:
@@ -143,12 +155,5 @@ class CompletionAnswer:
         return data({**self._about, "object": "chat.completion.chunk", "choices": [choice]})
 
 
-def usage(used: Used) -> dict[str, Any]:
-    """Token counts, in the fields of chat completions."""
-    return {
-        "prompt_tokens": used.input,
-        "completion_tokens": used.output,
-        "total_tokens": used.input + used.output,
-        "prompt_tokens_details": {"cached_tokens": used.cached},
-        "completion_tokens_details": {"reasoning_tokens": used.reasoning},
-    }
+def _usage(outcome: Outcome) -> dict[str, Any]:
+    return outcome.used.told("prompt", "completion")

@@ -12,7 +12,7 @@ from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text
 from hermes.serve.api.requests import ApiRequest, Content, FunctionTool, Shape, callers_tools, chat_content, text_of
 from hermes.serve.api.sessions import RequestSessions
-from hermes.serve.api.turns import Outcome, Used
+from hermes.serve.api.turns import Outcome
 from hermes.serve.http_messages import ApiError, data
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -145,7 +145,7 @@ class ResponseAnswer:
             "status": "incomplete" if reason else "completed",
             "incomplete_details": {"reason": reason} if reason else None,
             "output": output,
-            "usage": _usage(outcome.used),
+            "usage": outcome.used.told("input", "output"),
         }
 
     def _message(self, text: str, status: str) -> dict[str, Any]:
@@ -197,13 +197,11 @@ class ResponseAnswer:
         yield self._event(f"response.{response['status']}", response=response)
 
     def _called(self, item: dict[str, Any], index: int) -> Iterator[str]:
-        place = {"item_id": item["id"], "output_index": index}
+        place, arguments = {"item_id": item["id"], "output_index": index}, item["arguments"]
         begun = {**item, "arguments": "", "status": "in_progress"}
         yield self._event("response.output_item.added", output_index=index, item=begun)
-        yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
-        yield self._event(
-            "response.function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"]
-        )
+        yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
+        yield self._event("response.function_call_arguments.done", **place, arguments=arguments, name=item["name"])
         yield self._event("response.output_item.done", output_index=index, item=item)
 
     def _event(self, kind: str, **fields: Any) -> str:
@@ -222,13 +220,3 @@ def _call_item(call: dict[str, Any]) -> dict[str, Any]:
         "id": f"fc_{secrets.token_hex(16)}", "type": "function_call", "status": "completed", "call_id": str(call.get("id")),
         "name": str(function.get("name")), "arguments": str(function.get("arguments") or "{}"),
     }  # fmt: skip
-
-
-def _usage(used: Used) -> dict[str, Any]:
-    return {
-        "input_tokens": used.input,
-        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
-        "output_tokens": used.output,
-        "output_tokens_details": {"reasoning_tokens": used.reasoning},
-        "total_tokens": used.input + used.output,
-    }

@@ -141,14 +141,10 @@ class RequestSessions:
 
     def _instruct(self, session_id: str, instructions: str | None) -> None:
         """Put the caller's current instructions into the session's prompt; without any, the old ones stay."""
-        if instructions is None:
-            return
-        row = self._db.get_session(session_id)
+        row = None if instructions is None else self._db.get_session(session_id)
         before = None if row is None else row["system_prompt"]
-        if before is None:
-            return  # the turn makes a prompt
-        prompt = _with(before.partition(_INSTRUCTIONS)[0], instructions)
-        if prompt != before:
+        if before is not None:  # else the turn makes a prompt
+            prompt = _with(before.partition(_INSTRUCTIONS)[0], instructions)
             self._db.update_system_prompt(session_id, prompt)
 
     def store(self, session_id: str, message: Message) -> None:

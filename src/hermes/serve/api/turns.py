@@ -50,6 +50,16 @@ class Used:
     cached: int = 0
     reasoning: int = 0
 
+    def told(self, given: str, made: str) -> dict[str, Any]:
+        """The counts under the names that a protocol has for what the model was given and what it made."""
+        return {
+            f"{given}_tokens": self.input,
+            f"{given}_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
+            f"{made}_tokens": self.output,
+            f"{made}_tokens_details": {"reasoning_tokens": self.reasoning},
+            "total_tokens": self.input + self.output,
+        }
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -297,7 +307,7 @@ class ServedTurns:
         def over() -> None:
             with suppress(HermesError):  # the lease expires by itself
                 if not agent.background_running():
-                    agent.release()
+                    agent.lease.release()
             self._running.discard(turn)
             self._conversations.leave(name)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +57,8 @@ def app(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        ready = asyncio.create_task(asyncio.to_thread(_warm_up, db))
         yield
         await talks.close()
-        await ready
 
     routes = [
         *(Route(path, index) for path in _PAGES),
@@ -88,12 +86,6 @@ def app(
     handlers = dict.fromkeys((HermesError, ApiError), _error_response)
     made = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
-
-
-def _warm_up(db: SessionDB) -> None:
-    """Search once, so that the first search of a person does not wait for what it needs to be loaded."""
-    with suppress(HermesError):
-        db.search_messages("a", limit=1)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:

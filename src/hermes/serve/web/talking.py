@@ -288,7 +288,7 @@ class Talks:
             reader, room = Reader(self._db, self._config, agent.model), MOST_TEXT // max(1, len(prompt.files))
             read = [reader.read(file, room) for file in prompt.files]
         except BaseException:
-            agent.release()
+            agent.lease.release()
             raise
         notes, parts = [note for note, _ in read], [part for _, part in read if part is not None]
         return agent, joined(prompt.text, [*carried[0], *notes], [*carried[1], *parts])
@@ -330,4 +330,4 @@ def answering_here() -> ApiError:
 def _let_go(agent: Agent) -> None:
     with suppress(HermesError):  # a closed store: the lease expires
         if not agent.background_running():
-            agent.release()
+            agent.lease.release()

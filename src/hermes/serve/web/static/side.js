@@ -4,7 +4,7 @@ import { lastList, onListChange } from "./find.js";
 import { drawRows, name, star } from "./rows.js";
 
 const side = document.getElementById("side"), rows = make("ul", { className: "rows" });
-const head = make("a", { className: "back", href: "/" });
+const head = make("a", { className: "back", href: "/" }, "← All conversations"); // a name also before the list is here
 let shown = { at: "/", sessions: [], known: false }, here = null;
 side.append(head, rows);
 
