@@ -130,15 +130,6 @@ def test_import_found_asks_for_each_program_and_nonsense_is_asked_again(home: Pa
     assert status == 0 and seen.count("[Y/n]") == 2 and "parts" in ids(home), seen
 
 
-@pytest.mark.parametrize("width", [40, 100])
-def test_the_question_is_broken_between_words(home: Path, width: int) -> None:
-    answer = lambda seen: "n\n" if "[Y/n]" in seen else None  # noqa: E731
-    _, seen = in_terminal("-q", "which bird was it?", home=home, env=QUIET, answer=answer, width=width)
-    lines = seen[seen.index("This home") : seen.index("[Y/n]")].replace("\r", "").split("\n")
-    assert len(lines) > 1 and all(len(line) <= width for line in lines), lines
-    assert "Bring them into a record of your own" in " ".join(lines)
-
-
 # ── doctor ──
 
 
@@ -160,19 +151,6 @@ def test_doctor_advises_neither_an_upgrade_nor_the_end_of_their_settings(home: P
     assert all(one["state"] == "well" for one in found["config"]), found["config"]
     assert "unset" not in str(found["config"]) and "upgrade" not in str(found)
     assert theirs(home) == before
-
-
-def test_doctor_looks_at_our_record_after_the_arrival(home: Path) -> None:
-    assert run("sessions", "import", home / "state.db", home=home).status == 0
-    found = doctor(home)
-    assert [one["state"] for one in found["store"]] == ["well"] and "record.db" in found["store"][0]["text"]
-    assert "Hermes Agent" in found["other store"][0]["text"]
-    assert all(one["state"] == "well" for one in found["config"]), found["config"]
-
-
-def test_their_settings_are_no_news_once_we_have_a_record(home: Path) -> None:
-    assert run("sessions", "import", home / "state.db", home=home).status == 0
-    assert run("sessions", "list", home=home).err == ""
 
 
 def test_settings_that_they_leave_empty_are_not_set(home: Path) -> None:

@@ -288,16 +288,6 @@ def test_get_and_show(hermes_home: Path, config_file: Path) -> None:
         assert value != "missing", key
 
 
-def test_show_of_nothing_says_so(hermes_home: Path) -> None:
-    done = run("config", "show", home=hermes_home)
-    assert done.out == "Nothing is set: every key has its default value. `hermes config show --all` lists them.\n"
-    assert not hermes_home.exists()  # looking makes nothing
-
-
-def test_path(hermes_home: Path) -> None:
-    assert run("config", "path", home=hermes_home).out == f"{hermes_home / 'config.yaml'}\n"
-
-
 def test_unset_takes_the_line_and_an_empty_section_with_it(hermes_home: Path, config_file: Path) -> None:
     assert (
         run("config", "unset", "sessions.retention_days", home=hermes_home).out
@@ -386,22 +376,6 @@ def test_edit_does_not_undo_what_somebody_else_set_meanwhile(
     assert done.status == 1
     assert "was changed by another process meanwhile" in done.err and "your text is kept in" in done.err
     assert load_config(config_file).timezone == "UTC"
-
-
-@pytest.mark.parametrize("visual", ["/nowhere/editor", "false", "'unbalanced", " "])
-def test_an_editor_that_fails_changes_nothing(hermes_home: Path, config_file: Path, visual: str) -> None:
-    done = run("config", "edit", home=hermes_home, env={"VISUAL": visual})
-    assert done.status == 1
-    assert "editor" in done.err and "Traceback" not in done.err
-    assert "kept in" not in done.err  # nothing was written that could be lost
-    assert config_file.read_text() == WITH_COMMENTS
-
-
-def test_without_a_terminal_and_an_editor_nothing_is_opened(hermes_home: Path, config_file: Path) -> None:
-    done = run("config", "edit", home=hermes_home, env={"VISUAL": "", "EDITOR": ""})
-    assert (done.status, done.out) == (1, "")
-    assert done.err == "hermes: no terminal for an editor; `hermes config set KEY VALUE` changes one value\n"
-    assert config_file.read_text() == WITH_COMMENTS
 
 
 # ── many at once, and killed ──

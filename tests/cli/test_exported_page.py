@@ -89,14 +89,3 @@ def test_text_runs_in_its_own_direction_and_looks_as_it_was_typed(browser: Brows
     assert browser.value("getComputedStyle(document.querySelector('.said ul')).direction") == "rtl"
     assert "    kept   spaces" in browser.value("document.querySelectorAll('article.user .typed')[2].textContent")
     assert browser.value("document.querySelectorAll('.said td').length") == 9
-
-
-def test_it_is_dark_where_the_screen_is(browser: Browser, page: Path) -> None:
-    def shade(of: str) -> int:
-        rgb = browser.value(f"getComputedStyle(document.body).{of}")
-        return sum(int(part) for part in rgb.removeprefix("rgb(").removesuffix(")").split(","))
-
-    browser.open(page, 800)
-    assert shade("backgroundColor") > 600 > 200 > shade("color")
-    browser.open(page, 800, dark=True)
-    assert shade("backgroundColor") < 200 < 600 < shade("color")

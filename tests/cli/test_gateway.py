@@ -233,19 +233,6 @@ def test_what_is_wrong_in_the_configuration_is_one_line_with_a_hint(
     assert "Traceback" not in done.err
 
 
-def test_a_library_that_is_not_installed_says_how_to_get_it(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    configure(hermes_home, lab, model)
-    blocked = hermes_home / "blocked" / "telegram"
-    blocked.mkdir(parents=True)
-    (blocked / "__init__.py").write_text("raise ImportError('as if it were not there')")
-    paths = os.pathsep.join([str(blocked.parent), program.environment(hermes_home)["PYTHONPATH"]])
-    done = program.run("gateway", home=hermes_home, env={"PYTHONPATH": paths})
-    assert done.status == 1
-    (line,) = done.err.strip().splitlines()
-    assert "telegram" in line
-    assert 'pip install -e ".[telegram]"' in line
-
-
 def test_status_without_anything_set_up(hermes_home: Path) -> None:
     looked = program.run("gateway", "status", home=hermes_home)
     assert looked.status == 1
@@ -265,29 +252,3 @@ def test_status_says_what_is_lost_while_no_gateway_is_connected(hermes_home: Pat
     assert "telegram: " not in shown
     told = {one["platform"]: bool(one["lost_while_down"]) for one in status(hermes_home)["platforms"]}
     assert told == {"signal": True, "wecom/work": True, "telegram": False}
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
-    from hermes.gateway.startup import announced
-    from hermes.store.gateway.gateway_db import GatewayDB
-
-    names = ("telegram", "discord", "homeassistant", "matrix")
-    hermes_home.mkdir()
-    (hermes_home / "config.yaml").write_text(yaml.safe_dump({"platforms": {name: {"token": "x"} for name in names}}))
-    with SessionDB(hermes_home / "state.db") as db:
-        store = GatewayDB(db)
-        store.set_status("telegram", "connected", identity="@a_bot_with_a_very_long_name_that_somebody_gave_it")
-        store.set_status("discord", "refused", error="the token is wrong; copy it again from the developer portal " * 3)
-        store.set_status(
-            "matrix", "lost", identity="@\x1b[31mhermes:例え.jp", error="no answer\x1b]0;x\x07 from 例え.jp"
-        )
-        with announced(db):
-            looked = program.run("gateway", "status", home=hermes_home, width=width)
-    from hermes.cli.output import cells
-
-    assert looked.status == 0
-    assert "\x1b" not in looked.out
-    assert max(cells(line) for line in looked.out.splitlines()) <= max(width, 60)
-    for word in ("telegram", "connected", "refused", "homeassistant", "not started", "last error"):
-        assert word in looked.out

@@ -64,12 +64,6 @@ def test_a_platform_where_all_is_well(lab: Lab, hermes_home: Path) -> None:
     assert "1 owner, 2 allowed" in found[1][1]
 
 
-def test_a_wrong_token(lab: Lab, hermes_home: Path) -> None:
-    ((state, text),) = lines(hermes_home, "telegram", {**lab.settings, "token": "4242:wrong-00000000000000000000"})
-    assert state == "wrong"
-    assert "hermes gateway setup telegram" in text
-
-
 def test_a_missing_token_and_a_setting_nobody_knows(hermes_home: Path) -> None:
     ((state, text),) = lines(hermes_home, "telegram", {})
     assert (state, "TELEGRAM_BOT_TOKEN" in text) == ("wrong", True)

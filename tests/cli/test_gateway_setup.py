@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,20 +41,6 @@ def screen(home: Path, lab: Lab, *words: str) -> Screen:
     names = ("TELEGRAM_BASE_URL", "TELEGRAM_BASE_URL_WORK", "TELEGRAM_BASE_URL_OTHER")
     variables = program.environment(home, dict.fromkeys(names, lab.base_url))
     return Screen([*program.PROGRAM, "gateway", "setup", *words], env=variables)
-
-
-def test_a_platform_that_is_mistyped_is_asked_for_again(home: Path, lab: Lab) -> None:
-    with screen(home, lab) as shown:
-        shown.wait_for("Platforms: bluebubbles, dingtalk,")
-        shown.line("telegrm")
-        shown.wait_for("not one of")
-        shown.line("telegram")
-        shown.wait_for("the token @BotFather gave you")
-        shown.line(lab.token)
-        shown.wait_for("the Bot API server")
-        shown.line("http://127.0.0.1:9")
-        shown.wait_for("hermes: Telegram can't be reached: no connection. Nothing was written.")
-        assert shown.wait_until_over() == 1
 
 
 def test_it_asks_checks_and_writes(home: Path, lab: Lab) -> None:
@@ -235,16 +219,6 @@ def test_a_login_with_a_password_or_a_token_is_asked_for_until_one_is_given(home
     assert load_config().platforms["matrix"]["access_token"] == "a-token-of-mine"
 
 
-def test_the_page_that_setup_names_is_there(home: Path, lab: Lab) -> None:
-    with screen(home, lab, "telegram") as shown:
-        shown.wait_for("Ctrl-C changes nothing")
-        page = re.search(r"Telegram\.\s+(/.*?\.md)\s+shows\s+the\s+steps", shown.history())
-        assert page is not None and Path(page[1]).read_text().startswith("# Telegram")
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    pages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert pages == {"docs/guide": "hermes/guide"}  # where an installed program finds them
-
-
 # ------------------------------------------------------------------------------------------------ as a service
 
 
@@ -310,28 +284,6 @@ def test_systemd_understands_the_unit(tmp_path: Path, name: str, monkeypatch: py
     assert about == []
 
 
-def test_setup_of_email_asks_for_the_name_that_proves_senders_and_takes_none(home: Path, lab: Lab) -> None:
-    for answer, written in (("mx.example.org", "mx.example.org"), ("", None)):
-        with screen(home, lab, "email", "--no-check") as shown:
-            for question, said in (
-                ("the agent's own address", "hermes@example.org"),
-                ("its password", "a-secret-word"),
-                ("the server for incoming mail", "imap.example.org"),
-                ("the server for outgoing mail", "smtp.example.org"),
-                ("without it no sender is proven", answer),
-                ("Your own user id", ""),
-                ("Other user ids", ""),
-            ):
-                shown.wait_for(question)
-                shown.line(said)
-            shown.wait_for("Written.")
-            assert shown.wait_until_over() == 0
-        section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["email"]
-        assert section.get("authserv_id") == written
-        (home / "config.yaml").write_text(BEFORE)
-        (home / ".env").unlink()
-
-
 _LOGS_IN = """
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Setting
@@ -383,11 +335,3 @@ def test_a_login_together_with_the_owner_gives_the_settings_that_are_not_asked_f
     assert 'ACME_TOKEN="t-from-login"' in (home / ".env").read_text()
     section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["acme"]
     assert section == {"token": "${ACME_TOKEN}", "device": "phone", "enabled": True}
-
-
-def test_a_login_that_is_declined_writes_nothing(home: Path, tmp_path: Path) -> None:
-    with _acme(home, tmp_path) as shown:
-        shown.wait_for("which device")
-        shown.line("broken")
-        shown.wait_for("nobody scanned the code. Nothing was written.")
-    assert (home / "config.yaml").read_text() == BEFORE

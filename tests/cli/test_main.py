@@ -124,22 +124,6 @@ def test_an_error_nobody_foresaw_is_still_one_line(hermes_home: Path) -> None:
     assert "ZeroDivisionError" in done.stderr and "--debug" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_store_that_is_no_database_is_one_line(hermes_home: Path) -> None:
-    hermes_home.mkdir()
-    (hermes_home / "state.db").write_bytes(b"rubbish" * 200)
-    for words in (["sessions", "list"], ["sessions", "stats"], ["insights"]):
-        done = run(*words, home=hermes_home)
-        assert done.status == 1
-        assert len(done.err.splitlines()) == 1 and "is not a database" in done.err
-
-
-def test_a_file_where_the_home_should_be_is_one_line(hermes_home: Path) -> None:
-    hermes_home.write_text("x")
-    done = run("sessions", "list", home=hermes_home)
-    assert done.status == 1
-    assert len(done.err.splitlines()) == 1 and "Traceback" not in done.err
-
-
 # ── pipes and signals ──
 
 

@@ -79,10 +79,3 @@ def test_the_small_model_says_once_what_it_is_good_for(hermes_home: Path) -> Non
             screen.wait_for("❯")
             shown = " ".join(screen.text().split())
             assert shown.count("`hermes model install` lists") == times
-
-
-def test_the_model_for_search_by_meaning_is_named_until_it_is_installed(hermes_home: Path) -> None:
-    env = {"HERMES_NO_LOCAL": "1", "LLAMA_CACHE": str(hermes_home / "none")}
-    named = "For search by meaning: `hermes search setup`."
-    for words in (["model", "list"], ["model", "install"]):
-        assert named in run(*words, home=hermes_home, env=env).out.splitlines()

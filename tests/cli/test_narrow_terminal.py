@@ -5,21 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hermes_state import SessionDB
 from tests.support.program import in_terminal, run
 
 ID = "20260301_101500_4f2a9c"
-
-
-def test_the_heading_of_a_hit_is_broken_before_the_id(hermes_home: Path) -> None:
-    with SessionDB(db_path=hermes_home / "state.db") as db:
-        db.create_session(ID, "cli")
-        db.append_message(ID, "user", "Which parser did we take?")
-        db.set_session_title(ID, "A parser for all the config files")
-    env = {"NO_COLOR": "1", "HERMES_NO_LOCAL": "1"}
-    status, text = in_terminal("sessions", "search", "parser", home=hermes_home, width=60, env=env)
-    assert status == 0
-    assert f"A parser for all the config files\n  cli · just now · {ID}\n" in text.replace("\r", ""), text
 
 
 def test_doctor_breaks_lines_between_words_below_the_text(hermes_home: Path) -> None:

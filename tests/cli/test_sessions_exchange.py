@@ -87,16 +87,6 @@ def test_importing_twice_changes_nothing(home: Path, tmp_path: Path) -> None:
     assert exported(home) == before
 
 
-def test_one_object_a_line_on_standard_output_and_back_through_standard_input(home: Path, tmp_path: Path) -> None:
-    done = run("sessions", "export", "-", home=home)
-    assert done.status == 0 and done.err == ""
-    lines = done.out.splitlines()
-    assert [json.loads(line)["id"] for line in lines] == [session["id"] for session in exported(home)]
-    back = run("sessions", "import", "-", home=tmp_path / "other", input=done.out)
-    assert back.status == 0
-    assert exported(tmp_path / "other") == exported(home)
-
-
 def test_source_and_session_id_choose(home: Path) -> None:
     by_source = run("sessions", "export", "-", "--source", "telegram", home=home).out.splitlines()
     assert [json.loads(line)["source"] for line in by_source] == ["telegram"]
@@ -432,18 +422,6 @@ def test_the_page_escapes_everything_and_needs_nothing_from_elsewhere(home: Path
     assert "京都旅行の計画" in page.text and base64.b64encode(PICTURE).decode() in text
 
 
-def test_a_page_of_several_begins_with_a_list_of_them_and_a_page_of_one_has_its_title(
-    home: Path, tmp_path: Path
-) -> None:
-    several, one = tmp_path / "all.html", tmp_path / "one.html"
-    assert run("sessions", "export", several, home=home).status == 0
-    assert run("sessions", "export", one, "--session-id", "Parser rewrite", home=home).status == 0
-    text = several.read_text()
-    leads = re.findall(r'<a href="#([^"]*)"', text.partition("</nav>")[0])
-    assert len(leads) == 10 and set(leads) == set(re.findall(r'<section id="([^"]*)"', text))
-    assert "<nav>" not in one.read_text() and "<title>Parser rewrite</title>" in one.read_text()
-
-
 @given(
     st.text(alphabet=st.characters(codec="utf-8"))
     | st.lists(st.sampled_from(["`", "```", "~~~", "\n", "**", "<", ">", "&", "a", " "])).map("".join)
@@ -466,23 +444,6 @@ def test_a_reply_becomes_nothing_that_acts(text: str) -> None:
     }  # fmt: skip
     assert set(page.attributes) <= {"class", "dir", "href", "rel", "title", "style", "start"}
     assert not [one for one in page.links if re.match(r"(?i)\s*(javascript|data|vbscript|file):", one)]
-
-
-def test_a_reply_is_rendered_and_each_part_of_it_runs_in_its_own_direction() -> None:
-    text = "# Head\n\n*a* and `b`\n\n| x | y |\n|---|--:|\n| 1 | 2 |\n\n- one\n\n```py\n<b>\n```\n\n![p](http://x/p.png) [l](javascript:x)"
-    page = reply_html(text)
-    assert '<h1 dir="auto">Head</h1>' in page and "<em>a</em>" in page and '<ul dir="auto">' in page
-    assert '<div class="wide"><table>' in page and '<td dir="auto">1</td>' in page
-    assert "&lt;b&gt;" in re.sub("</?span[^>]*>", "", page) and '<pre><code dir="ltr"' in page
-    assert "<img" not in page and ">[p]</a>" in page and "[l](javascript:x)" in page
-
-
-def test_a_reply_too_long_to_be_rendered_is_shown_as_it_came(home: Path) -> None:
-    with SessionDB(home / "state.db") as db:
-        db.create_session("long", "cli")
-        db.append_message("long", "assistant", "# not a head\n" + "> " * 300_000)
-    text = run("sessions", "export", "-", "--format", "html", "--session-id", "long", home=home).out
-    assert "# not a head" in text and "<blockquote" not in text
 
 
 @given(st.text(alphabet="`ab\n", max_size=60))

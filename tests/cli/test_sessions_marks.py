@@ -121,16 +121,3 @@ def test_a_compressed_conversation_is_marked_whole_and_counts_once(hermes_home: 
 def test_a_search_that_only_comes_near_marks_nothing(home: Path) -> None:
     done = run("sessions", "archive", "--search", "which database listens on port when deploying zebras", home=home)
     assert done.status == 1 and "nothing was changed" in done.err
-
-
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        (["pin"], 2), (["tag"], 2), (["tag", PARSER], 2), (["pin", PARSER, "--source", "cli"], 2), (["pin", "nobody"], 1),
-        (["pin", "2025"], 2), (["tag", "nobody", "x"], 1), (["archive", "--source", "nowhere"], 1), (["tag", PARSER, " "], 1),
-        (["archive", "--older-than", "soon"], 2),
-    ],
-)  # fmt: skip
-def test_wrong_usage_and_unknown_names(home: Path, words: list[str], status: int) -> None:
-    done = run("sessions", *words, home=home)
-    assert done.status == status and done.out == "" and done.err.startswith("hermes: ")

@@ -126,38 +126,15 @@ def test_a_question_about_a_person_nobody_knows_says_that_nothing_matches(home: 
     assert "Nothing closely matches" in done.err and "Deploy trouble" in done.out
 
 
-@pytest.mark.parametrize(
-    "words", [["x", "--since", "soon"], ["x", "--until", "2025-13-01"], ["x", "--limit", "-1"], [], [" "]]
-)
-def test_wrong_usage_is_status_2(home: Path, words: list[str]) -> None:
-    done = run("sessions", "search", *words, home=home)
-    assert done.status == 2 and done.out == "" and done.err.count("\n") == 1
-
-
-def test_an_unknown_session_is_status_1_with_a_suggestion(home: Path) -> None:
-    done = run("sessions", "search", "x", "--session", "Parser rewrit", home=home)
-    assert done.status == 1 and 'did you mean "Parser rewrite"' in done.err
-
-
 def test_arrows_in_the_text_itself_are_not_taken_for_marks(hermes_home: Path) -> None:
     seeds.fill(hermes_home, seeds.session("s", 60, ("user", ">>> import walnut\n<<< done >>>")))
     out = run("sessions", "search", "walnut", home=hermes_home).out
     assert ">>> import **walnut** <<< done >>>" in out
 
 
-def test_on_a_terminal_the_match_is_coloured_and_lines_fit_and_no_color_is_honoured(home: Path) -> None:
+def test_on_a_terminal_the_match_is_coloured_and_no_color_is_honoured(home: Path) -> None:
     status, seen = in_terminal("sessions", "search", "parser", "slow", home=home, env=NOW, width=50)
     assert status == 0
     assert "\x1b[1;33mparser\x1b[0m" in seen and "**" not in seen and ">>>" not in seen
-    bare = re.sub(r"\x1b\[[0-9;]*m", "", seen)
-    assert max(len(line) for line in bare.splitlines() if PARSER not in line) <= 50
     status, seen = in_terminal("sessions", "search", "parser", "slow", home=home, env={**NOW, "NO_COLOR": "1"})
     assert status == 0 and "\x1b[" not in seen and "**parser**" in seen
-
-
-def test_a_match_broken_over_two_lines_is_coloured_on_both(hermes_home: Path) -> None:
-    seeds.fill(hermes_home, seeds.session("s", 60, ("user", "lead " * 5 + "alpha beta gamma delta epsilon zeta")))
-    _, seen = in_terminal("sessions", "search", '"alpha beta gamma delta epsilon zeta"', home=hermes_home, width=40)
-    lines = [line for line in seen.splitlines() if "\x1b[1;33m" in line]
-    assert len(lines) == 2
-    assert all(line.count("\x1b[1;33m") == 1 and line.rstrip().endswith("\x1b[0m") for line in lines)

@@ -36,13 +36,6 @@ def test_calls_are_one_line_each_and_results_short_unless_full(home: Path) -> No
     assert "2.2s test_deep" in full and "Answer briefly" in full
 
 
-def test_a_session_is_named_by_id_prefix_or_unquoted_title(home: Path) -> None:
-    wanted = run("sessions", "show", PARSER, home=home)
-    assert wanted.status == 0
-    for words in (["20250612"], ["Parser", "rewrite"], ["Parser rewrite"]):
-        assert run("sessions", "show", *words, home=home) == wanted
-
-
 def test_last_leaves_out_what_came_before_and_says_how_much(home: Path) -> None:
     out = run("sessions", "show", PARSER, "--last", "1", home=home).out
     assert "6 earlier messages" in out and "--legacy-parser" in out and "Findings" not in out
@@ -55,16 +48,6 @@ def test_json_is_the_exported_session(home: Path) -> None:
     assert json.loads(run("sessions", "show", PARSER, "--json", home=home).out) == wanted
     cut = json.loads(run("sessions", "show", PARSER, "--json", "--last", "2", home=home).out)
     assert wanted is not None and cut["messages"] == wanted["messages"][-2:]
-
-
-def test_unknown_and_ambiguous_names(home: Path) -> None:
-    unknown = run("sessions", "show", "nobody", home=home)
-    assert unknown.status == 1 and unknown.out == ""
-    with SessionDB(home / "state.db") as db:
-        db.create_session("20250608_203000_91f0aa3c", "telegram")  # two characters longer
-    several = run("sessions", "show", "202506", home=home)
-    assert several.status == 2
-    assert {f"  {PARSER}    Parser rewrite", "  20250608_203000_91f0aa3c  —"} <= set(several.err.splitlines())
 
 
 def test_lineage_is_noted_on_both_sides(hermes_home: Path) -> None:

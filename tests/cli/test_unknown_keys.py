@@ -83,11 +83,3 @@ def test_a_wrong_type_ends_only_the_commands_that_need_that_key(home: Path) -> N
     assert run("sessions", "list", home=home, env=QUIET).status == 1
     (home / "config.yaml").write_text("model: [unclosed\n")
     assert run("sessions", "list", home=home, env=QUIET).status == 1
-
-
-def test_beside_a_wrong_value_the_error_names_the_wrong_value(home: Path) -> None:
-    """The unknown keys are ignored: to remove them would not help."""
-    (home / "config.yaml").write_text("model: {provider: x}\ndisplay: {resume_display: fulll}\n")
-    done = run("-q", "hello", home=home, env=QUIET)
-    assert done.status == 1 and "line 2: display.resume_display: expected one of full, minimal" in done.err
-    assert "provider" not in done.err and "more)" not in done.err

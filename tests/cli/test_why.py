@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from hermes.why import parsed, why
-from hermes_state import SessionDB
 from tests.support.program import run
 
 BEGAN = 1_770_000_000
@@ -294,11 +292,6 @@ def test_files_that_are_no_text(story: Story) -> None:
     story.ask("/dev/zero", status=1)
 
 
-@pytest.mark.parametrize("where", ["~no-such-user/a.py", "a" * 5_000, "a:" + "9" * 5_000])
-def test_a_name_that_no_file_can_have(story: Story, where: str) -> None:
-    story.ask(where, status=1)
-
-
 @pytest.mark.parametrize("name", ["two words.py", "größe.py", "[id].tsx", ":(top)a.py", "-a.py"])
 def test_names_that_mean_something_to_git(story: Story, name: str) -> None:
     file = story.repo / name
@@ -313,37 +306,8 @@ def test_names_that_mean_something_to_git(story: Story, name: str) -> None:
     assert story.who("other.py:1") == ("line", ["claude-code-n1"])
 
 
-def test_a_change_whose_folder_is_not_known_is_not_taken_for_one_of_this_file(story: Story) -> None:
-    given = json.dumps({"path": "src/shapes.py", "content": "of another\nproject that\nhas this name"})
-    call = {"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": given}}
-    with SessionDB(story.home / "state.db") as db:
-        db.create_session("theirs", "cli")
-        db.append_message("theirs", "assistant", "I write.", tool_calls=[call], timestamp=BEGAN)
-    assert story.who("src/shapes.py") == ("file", [CODEX, CLAUDE])
-
-
 def test_where_git_refuses_a_repository_the_lines_decide(story: Story) -> None:
     copy = story.folder / "copy"
     shutil.copytree(story.repo, copy)
     (copy / ".git" / "config").write_text("[broken")
     assert story.who("src/shapes.py:6", folder=copy) == ("line", [CODEX])
-
-
-def test_without_reading_the_file_nothing_is_said_of_a_line(story: Story) -> None:
-    with SessionDB(story.home / "state.db") as db:
-        path, lines = parsed("~/src/shapes.py:2", None)
-        assert (str(path), lines) == ("~/src/shapes.py", (2, 2))
-        answer = why(db, Path("src/shapes.py"), (2, 2), is_local=False)
-        assert (answer["matched"], answer["lines"]) == ("file", None)
-
-
-def test_an_earlier_name_that_git_quotes(story: Story) -> None:
-    file = story.repo / '"a\tb\\.py'
-    story.claude("n1", "Write it", "I write it.", "Write", {"file_path": str(file), "content": "its own words\n"})
-    file.write_text("its own words\n")
-    story.commit()
-    file.rename(story.repo / "other.py")
-    story.git("add", "-A")
-    assert story.who("other.py") == ("file", ["claude-code-n1"])  # staged
-    story.commit()
-    assert story.who("other.py:1") == ("line", ["claude-code-n1"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hermes.store.exchange.copy import move
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 from . import found, say, shown
@@ -97,12 +96,3 @@ def test_transcripts_bring_events_back(tmp_path: Path) -> None:
     rebuild_store(tmp_path / "rebuilt.db", folder)
     with SessionDB(tmp_path / "rebuilt.db") as again:
         assert again.get_session_events("s") == before
-
-
-def test_events_move_to_another_store(db: Any, tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "from" / "state.db") as source, SessionDB(tmp_path / "to" / "state.db") as target:
-        failed(source)
-        move(source, db)
-        assert db.get_session_events("s") == source.get_session_events("s") != []
-        move(db, target)
-        assert target.get_session_events("s") == source.get_session_events("s")

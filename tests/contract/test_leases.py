@@ -164,15 +164,6 @@ def test_a_session_that_crashed_a_moment_ago_is_not_ended_yet(db):
     assert db.get_session("s")["ended_at"] is None
 
 
-def test_whoever_holds_a_session_can_be_named(db):
-    db.create_session("s", "cli")
-    assert db.session_holder("s") is None and db.session_holder("nobody") is None
-    token = db.hold_session("s", "host:1:abc")
-    assert db.session_holder("s") == "host:1:abc"
-    db.release_lease("session:s", token)
-    assert db.session_holder("s") is None
-
-
 def test_several_are_renewed_at_once_and_each_is_told_of(db):
     mine, lost = db.acquire_lease("mine", "me", ttl=5), db.acquire_lease("lost", "me", ttl=5)
     db.release_lease("lost", lost)
@@ -268,15 +259,6 @@ def test_a_fence_is_about_the_thread_that_set_it(db):
     with db.fenced("session:s", old):
         in_threads(lambda: db.append_message("s", "assistant", "of another thread"))
     assert shown(db, "s") == ["x", "of another thread"]
-
-
-def test_leases_can_be_taken_and_given_back_inside_a_fence(db):
-    talk(db, "s", "x")
-    old, _ = taken_over(db)
-    with db.fenced("session:s", old):
-        assert db.renew_lease("session:s", old) is False
-        token = db.acquire_lease("something else", "a")
-        assert db.release_lease("something else", token) is True
 
 
 def test_between_the_look_and_the_commit_nobody_takes_the_lease(make_db):

@@ -258,14 +258,6 @@ def test_a_conversation_goes_to_the_trash_whole_and_comes_back_whole(db, named):
     assert db.get_compression_tip("a") == "c"
 
 
-def test_one_part_alone_can_still_be_put_in_the_trash(db):
-    three_parts(db)
-    assert db.trash_session("c") is True
-    assert db.get_compression_chain("a") == ["a", "b"] and db.get_compression_chain("c") == ["c"]
-    assert db.restore_session("c") is True
-    assert db.get_compression_chain("a") == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize("named", ["a", "c"])
 def test_marks_are_those_of_the_whole_conversation_and_go_on_with_it(db, named):
     parts = three_parts(db)

@@ -170,15 +170,6 @@ def test_megabytes_come_back_and_their_last_word_is_found(db, role):
     assert len(hit["snippet"]) < 10_000
 
 
-def test_long_tool_output_is_whole_and_searchable_to_its_end(db):
-    text = "".join(f"line {n} of the build log\n" for n in range(2000)) + "fatal: quokka missing"
-    db.create_session("s", "cli")
-    message_id = db.append_message("s", "tool", text, tool_name="terminal")
-    assert shown(db, "s") == [text]
-    assert found(db, "quokka") == {message_id}
-    assert found(db, '"fatal quokka missing"') == {message_id}
-
-
 # ------------------------------------------------------------------ the conversation
 
 
@@ -262,23 +253,6 @@ def test_replace_is_all_or_nothing(db, bad):
     assert shown(db, "s")[-1] == "still works"
 
 
-def test_a_message_that_cannot_be_stored_leaves_nothing(db):
-    from hermes.errors import InvalidInput
-
-    talk(db, "s", "one")
-    with pytest.raises(InvalidInput):
-        db.append_message("s", "assistant", "two", tool_calls=[object()])
-    assert shown(db, "s") == ["one"]
-    assert db.get_session("s")["message_count"] == 1
-
-
-def test_replace_with_nothing_empties(db):
-    talk(db, "s", "walrus")
-    db.replace_messages("s", [])
-    assert shown(db, "s") == [] and db.get_session("s")["message_count"] == 0
-    assert found(db, "walrus") == set()
-
-
 def test_clear_removes_messages_and_keeps_the_session(db):
     talk(db, "s", "walrus", "reply", model="m")
     db.append_message("s", "assistant", None, tool_calls=CALLS)
@@ -292,3 +266,17 @@ def test_clear_removes_messages_and_keeps_the_session(db):
     assert db.list_sessions_rich()[0]["preview"] == ""
     db.append_message("s", "user", "again")
     assert shown(db, "s") == ["again"] and db.get_session("s")["message_count"] == 1
+
+
+def test_a_leaked_block_of_memory_before_a_prompt_is_not_replayed(db):
+    leak = "<memory-context>\n[System note: recalled]\nlikes tea\n</memory-context>\n\n"
+    prompts = [f"{leak}what shall I drink?", [{"type": "text", "text": f"{leak}and now?"}, {"type": "custom", "n": 1}],
+               "what is <memory-context>x</memory-context>?", "<memory-context> without an end"]  # fmt: skip
+    db.create_session("s", "cli")
+    for prompt in prompts:
+        db.append_message("s", "user", prompt)
+    db.append_message("s", "assistant", f"{leak}as I said")
+    replayed = [message["content"] for message in db.get_messages_as_conversation("s")]
+    parts = [{"type": "text", "text": "and now?"}, {"type": "custom", "n": 1}]
+    assert replayed == ["what shall I drink?", parts, *prompts[2:], f"{leak}as I said"]
+    assert [message["content"] for message in db.get_messages("s")][:4] == prompts

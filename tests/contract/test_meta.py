@@ -57,15 +57,6 @@ def test_another_file_name_has_its_own_folders(tmp_path, sqlite_only):
         assert (db.sessions_dir / "s.jsonl").exists()
 
 
-def test_a_path_may_be_text(tmp_path, sqlite_only):
-    from hermes_state import SessionDB
-
-    with SessionDB(str(tmp_path / "state.db")) as db:
-        talk(db, "s", "hello")
-    with SessionDB(tmp_path / "state.db") as db:
-        assert shown(db, "s") == ["hello"]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
 def test_home_and_files_are_the_owners_alone(hermes_home, sqlite_only):
     from hermes_state import SessionDB

@@ -125,14 +125,6 @@ def test_prune_into_the_trash(db):
     assert shown(db, "old") == ["words of old"]
 
 
-def test_pruning_many_removes_exactly_those(db):
-    for n in range(30):
-        old_session(db, f"s{n}", 100 if n % 2 else 10)
-    assert db.prune_sessions(older_than_days=50) == 15
-    assert sorted(ids(db.list_sessions_rich(limit=100))) == sorted(f"s{n}" for n in range(0, 30, 2))
-    assert db.check() == []
-
-
 # ------------------------------------------------------------------ the automatic run
 
 

@@ -111,29 +111,10 @@ def test_the_first_end_wins_until_reopened(db):
     assert db.get_session("s")["end_reason"] == "third"
 
 
-def test_reopening_an_open_session_changes_nothing(db):
-    talk(db, "s", "a")
-    before = db.get_session("s")
-    db.reopen_session("s")
-    assert db.get_session("s") == before
-
-
 def test_update_system_prompt_reads_back_as_text(db):
     db.create_session("s", "cli", system_prompt="old")
     assert db.update_system_prompt("s", "new ✓ " + "long " * 5000) is None
     assert db.get_session("s")["system_prompt"] == "new ✓ " + "long " * 5000
-
-
-def test_one_large_system_prompt_in_many_sessions_stays_each_sessions_own(db):
-    """Stored once by hash; one may change without the others, and the first may go."""
-    prompt = "You are Hermes. " * 1000
-    for name in "abc":
-        db.create_session(name, "cli", system_prompt=prompt)
-    db.update_system_prompt("b", "different")
-    assert db.get_session("a")["system_prompt"] == prompt
-    assert db.get_session("b")["system_prompt"] == "different"
-    db.delete_session("a")
-    assert db.get_session("c")["system_prompt"] == prompt
 
 
 def test_everything_is_there_after_reopening(make_db):
@@ -168,14 +149,6 @@ def test_the_store_is_a_context_manager_and_closing_twice_is_harmless(make_db):
         db.create_session("t", "cli")
     with pytest.raises(StoreClosed):
         db.get_session("s")
-
-
-@pytest.mark.parametrize("durability", ["full", "normal"])
-def test_both_durabilities_keep_what_was_written(make_db, durability):
-    db = make_db(name="d", durability=durability)
-    talk(db, "s", "kept")
-    db.close()
-    assert shown(make_db(name="d"), "s") == ["kept"]
 
 
 def test_tags_are_a_set_of_names_per_session(db):
@@ -222,3 +195,81 @@ def test_several_sessions_and_their_tags_at_once_are_those_one_by_one(db):
         assert several == one_by_one and len(several) == {None: 4, "0": 2, "9": 0}[user and user[1]]
         assert tags == {**{one: db.get_tags(one, visible_to=user) for one in ids}, "nobody": []}
     assert (db.get_sessions([]), db.tags_of([])) == ({}, {})
+
+
+# ------------------------------------------------------------------ which session shows a message
+
+
+def test_the_session_of_a_message_is_its_own_else_one_that_carries_it(db):
+    made = talk(db, "s", "one", "two", "three")
+    assert [db.session_of_message(one) for one in made] == ["s", "s", "s"]
+    assert db.session_of_message(max(made) + 1) is None
+    db.branch_session("s", "b")
+    assert db.session_of_message(made[0]) == "s"
+    db.rewind("s", made[0])
+    assert db.session_of_message(made[1]) == "b"
+    db.trash_session("s")
+    assert db.session_of_message(made[0]) == "b"
+    db.trash_session("b")
+    assert db.session_of_message(made[0]) is None
+
+
+def test_the_session_of_a_message_is_told_to_those_who_may_see_it(db):
+    (mine,) = talk(db, "mine", "x", source="telegram", user_id="1")
+    assert db.session_of_message(mine, visible_to=("telegram", "1")) == "mine"
+    assert db.session_of_message(mine, visible_to=("telegram", "2")) is None
+    db.share_session("mine", "telegram", "2")
+    assert db.session_of_message(mine, visible_to=("telegram", "2")) == "mine"
+
+
+def test_only_if_untitled_gives_way_to_a_title_that_is_there(db):
+    talk(db, "s", "x")
+    assert db.set_session_title("s", "first", only_if_untitled=True) is True
+    assert db.set_session_title("s", "second", only_if_untitled=True) is False
+    assert db.get_session_title("s") == "first"
+    db.set_session_title("s", "")
+    assert db.set_session_title("s", "third", only_if_untitled=True) is True
+    assert db.set_session_title("nowhere", "fourth", only_if_untitled=True) is False
+
+
+# ------------------------------------------------------------------ the model chosen for a conversation
+
+
+def test_a_choice_is_kept_changed_and_forgotten(db):
+    talk(db, "s1")
+    assert db.chosen_model("s1") is None
+    db.choose_model("s1", "gpt-4o")
+    db.choose_model("s1", "a model with 'quotes' and \U0001f600")
+    assert db.chosen_model("s1") == "a model with 'quotes' and \U0001f600"
+    db.choose_model("s1", "")
+    assert db.chosen_model("s1") == ""
+    db.choose_model("s1", None)
+    assert db.chosen_model("s1") is None
+
+
+def test_a_choice_passes_to_branches_and_compressions_and_not_back(db):
+    talk(db, "s1")
+    db.choose_model("s1", "large")
+    db.branch_session("s1", "s2")
+    assert db.compress_session("s2", "s3", summary="so far") == "s3"
+    assert [db.chosen_model(one) for one in ("s1", "s2", "s3")] == ["large"] * 3
+    db.choose_model("s3", "")
+    assert db.chosen_model("s1") == "large"
+
+
+def test_what_was_chosen_before_the_first_message_belongs_to_the_session(db):
+    db.choose_model("agent:main:telegram:dm:1", "large")
+    talk(db, "s1")
+    db.begin_with_choice("agent:main:telegram:dm:1", "s1")
+    assert (db.chosen_model("agent:main:telegram:dm:1"), db.chosen_model("s1")) == (None, "large")
+    db.begin_with_choice("agent:main:telegram:dm:1", "s1")  # again, after a crash: nothing changes
+    assert db.chosen_model("s1") == "large"
+
+
+def test_a_choice_is_deleted_with_its_session(db):
+    for name in ("s1", "s2"):
+        talk(db, name)
+        db.choose_model(name, "large")
+    assert db.delete_session("s1")
+    db.shred_session("s2")
+    assert (db.chosen_model("s1"), db.chosen_model("s2")) == (None, None)

@@ -212,8 +212,7 @@ def test_what_the_gateway_was_told_and_has_to_send_goes_too(gone: Any) -> None:
     rows = gone.sql("SELECT text, error FROM gateway_outbox ORDER BY id")
     assert [(row["text"], row["error"] is None) for row in rows] == [(None, False), ("another", True)]
     assert gone.sql("SELECT event FROM gateway_inbox WHERE finished_at IS NOT NULL") == [{"event": None}]
-    chats["k"]["title"] = None
-    assert json.loads((gone.sessions_dir / "sessions.json").read_text()) == chats
+    assert not (gone.sessions_dir / "sessions.json").exists(), "a gateway makes it again, without that title"
     assert gateway is not None
 
 

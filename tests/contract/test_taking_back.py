@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hermes.errors import InvalidInput
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 from . import contents, found, shown, talk
@@ -228,3 +228,25 @@ def test_repair_does_not_bring_an_old_text_back_from_an_old_transcript(make_db, 
     with make_db("a.db") as db:
         db.rebuild()
         assert shown(db, "p") == ["one lynx", "two", "four"] and db.check() == []
+
+
+def test_each_message_is_in_the_transcript_when_append_returns(db):
+    db.create_session("s", "cli")
+    for text in ("one", "two", "drei ✓"):
+        db.append_message("s", "user", text)
+        lines = (db.sessions_dir / "s.jsonl").read_text(encoding="utf-8").splitlines()
+        assert any(json.loads(line).get("content") == text for line in lines)
+
+
+def test_transcripts_can_be_switched_off(make_db):
+    db = make_db(transcripts="off")
+    talk(db, "s", "quiet", source="telegram")
+    assert not (db.sessions_dir / "s.jsonl").exists()
+    assert shown(db, "s") == ["quiet"]
+
+
+def test_transcripts_for_the_gateway_only(make_db):
+    db = make_db(transcripts="gateway")
+    talk(db, "t", "hello", source="telegram")
+    talk(db, "c", "hello", source="cli")
+    assert (db.sessions_dir / "t.jsonl").exists() and not (db.sessions_dir / "c.jsonl").exists()

@@ -126,3 +126,16 @@ def test_a_session_of_the_terminal_program_and_its_sub_agent(tmp_path: Path) -> 
     )
     assert told(session) == [("user", "which files?"), ("assistant", "Looking.")]
     assert (found["cline-1_a__agent_2"]["kind"], found["cline-1_a__agent_2"]["cwd"]) == ("subagent", "/work/c")
+
+
+def test_a_file_that_was_written_anew_takes_nothing_away(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    file = task(tmp_path, "rooveterinaryinc.roo-cline", history())
+    brought_in(file, home)
+    before = told(sessions(home)[f"roo-{TASK}"])
+    written(file, [history()[0], {"role": "user", "content": "and now?", "ts": AT + 9000}])
+    assert "1 session updated" in brought_in(file, home)
+    assert told(sessions(home)[f"roo-{TASK}"]) == [*before, ("user", "and now?")]
+    file.write_text(json.dumps(history())[:-20])
+    assert "ends in the middle" in brought_in(file, home, status=1)
+    assert len(told(sessions(home)[f"roo-{TASK}"])) == 5

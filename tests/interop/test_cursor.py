@@ -154,3 +154,13 @@ def test_a_conversation_of_the_editor_comes_once(tmp_path: Path) -> None:
     done = program.run("sessions", "import", file, home=home, env=env)
     assert done.status == 1 and "database" in done.err, done
     assert len(sessions(home)[f"cursor-{NAME}"]["messages"]) == 10
+
+
+def test_it_grows_and_loses_nothing(tmp_path: Path) -> None:
+    file, home = editor(tmp_path / "state.vscdb", talk()), tmp_path / "home"
+    brought_in(file, home)
+    editor(file, [composer([0, 2, 8], name="Title"), *talk()[1:4], bubble(8, 1, text="go on")])
+    brought_in(file, home)
+    session = sessions(home)[f"cursor-{NAME}"]
+    assert session["title"] == "Title" and told(session)[-1] == ("user", "go on")
+    assert "Done." in hidden(session) and len(session["messages"]) == 3

@@ -206,3 +206,18 @@ def test_the_file_that_a_resumption_leaves_hides_nothing(tmp_path: Path) -> None
         brought_in(tmp_path / ".gemini", home)
         session = sessions(home)[f"gemini-{NAME}"]
         assert len(session["messages"]) == 4 and not hidden(session)
+
+
+def test_tokens_that_are_written_after_the_words_come_in_with_the_next_import(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "chats" / "session-1.jsonl"
+    lines(file, [HEADER, user("m1", "which files?"), {**REPLY, "tokens": None, "model": None}])
+    brought_in(file, home)
+    lines(file, [HEADER, user("m1", "which files?"), {**REPLY, "tokens": None, "model": None}, REPLY])
+    brought_in(file, home)
+    session = everything(home)
+    assert [session["messages"][1][name] for name in ("input_tokens", "output_tokens", "cache_read_tokens")] == [
+        10,
+        5,
+        40,
+    ]
+    assert (session["output_tokens"], session["model"]) == (5, "gemini-3-pro")

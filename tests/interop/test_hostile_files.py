@@ -258,3 +258,22 @@ def test_a_damaged_database_or_compressed_file_costs_itself(tmp_path: Path) -> N
     watched = program.run("sessions", "watch", folder, "--once", home=tmp_path / "other")
     assert watched.status == 0 and "too early" in watched.err and "malformed" in watched.err, watched
     assert len(sessions(tmp_path / "other")["codex-00000002-1111-4111-8111-111111111111"]["messages"]) == 1000
+
+
+def test_a_damaged_conversation_or_member_costs_itself_and_one_line_a_cause(tmp_path: Path) -> None:
+    file, home = tmp_path / "all.zip", tmp_path / "home"
+    bad = '{"mapping": {"a": nul}, "id": "bad"}'
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("conversations-000.json", json.dumps([conversation("crc", "MARKED")]))
+        archive.writestr("conversations-001.json", f"[{bad}, {json.dumps(conversation('between', 'hello'))}, {bad}]")
+        for number in range(2, 200):
+            archive.writestr(f"conversations-{number:03}.json", '[{"mapping": {}, "id": "x"}, {"mapping"')
+        archive.writestr("conversations-200.json", json.dumps([conversation("last", "hello")]))
+    file.write_bytes(file.read_bytes().replace(b"MARKED", b"marked"))  # the checksum is another's now
+    printed = brought_in(file, home, status=1)
+    assert {"chatgpt-between", "chatgpt-last"} <= set(sessions(home))
+    lines = damage(printed)
+    assert len(lines) <= 21, printed
+    assert any("conversations-000.json: Bad CRC-32" in line for line in lines)
+    assert any("the file ends in the middle of a conversation" in line for line in lines)
+    assert any("more problems" in line for line in lines)

@@ -14,7 +14,7 @@ from tests.interop.importing import PIXEL, brought_in, database, hidden, lines, 
 from tests.interop.test_chatgpt import node
 from tests.interop.test_claude_code import NAME, conversation, replied, said
 from tests.interop.test_codex import NAME as THREAD
-from tests.interop.test_codex import rollout
+from tests.interop.test_codex import item, rollout
 from tests.support import program
 
 PICTURE = f"data:image/png;base64,{PIXEL}"
@@ -291,3 +291,41 @@ def test_each_program_has_a_module_a_test_and_a_page() -> None:
         assert (root / "tests" / "interop" / f"test_{name}.py").is_file()
         assert (root / "docs" / "guide" / "import" / f"{one.name}.md").is_file()
         assert f"import/{one.name}.md" in (root / "docs" / "guide" / "import.md").read_text()
+
+
+def test_a_title_that_was_set_here_stays(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    whole = [one for one in conversation() if not isinstance(one, str)]
+    file = lines(tmp_path / f"{NAME}.jsonl", whole[:5])
+    brought_in(file, home)
+    with SessionDB(home / "state.db") as db:
+        db.set_session_title(f"claude-code-{NAME}", "My own words")
+    lines(file, whole)
+    brought_in(file, home)
+    assert sessions(home)[f"claude-code-{NAME}"]["title"] == "My own words"
+
+
+def test_codex_pictures_of_tools_and_the_model(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shown = [{"type": "input_text", "text": "a dot"}, {"type": "input_image", "image_url": PICTURE}]
+    brought_in(lines(tmp_path / f"rollout-2026-03-02T09-00-00-{THREAD}.jsonl", [
+        *rollout(),
+        item(8, type="function_call", name="view_image", arguments="{}", call_id="call_2"),
+        item(8, type="function_call_output", call_id="call_2", output=shown),
+        item(9, type="image_generation_call", id="ig_1", status="completed", revised_prompt="a dot", result=PIXEL),
+    ]), home)  # fmt: skip
+    viewed, drawn = [one for one in sessions(home)[f"codex-{THREAD}"]["messages"] if one["role"] == "tool"][1:]
+    assert (viewed["tool_call_id"], viewed["content"][0]["text"], pictures(viewed)) == ("call_2", "a dot", 1)
+    assert (drawn["tool_call_id"], pictures(drawn)) == ("ig_1", 1)
+
+
+def test_opencodes_tools_give_pictures(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    state = {"status": "completed", "input": {}, "output": "read",
+             "attachments": [{"type": "file", "mime": "image/png", "url": PICTURE}]}  # fmt: skip
+    brought_in(opencode(tmp_path / "talk.json", [
+        ("msg_1", {"role": "user"}, [{"type": "text", "text": "look"}]),
+        ("msg_2", {"role": "assistant"}, [{"type": "tool", "callID": "c1", "tool": "read", "state": state}]),
+    ]), home)  # fmt: skip
+    result = sessions(home)["opencode-ses_1"]["messages"][2]
+    assert (result["content"][0]["text"], pictures(result)) == ("read", 1)

@@ -210,3 +210,12 @@ def test_the_copy_of_an_encrypted_store_is_encrypted_unless_it_is_asked_for_plai
     assert plain.read_bytes().startswith(b"SQLite format 3")
     done = run(homes[0], "migrate", "--to", f"sqlite:///{plain}", passphrase=passphrase)
     assert done.status == 1 and done.err.count("\n") == 1 and "--plain" in done.err
+
+
+def test_an_export_of_an_encrypted_store_says_that_it_is_plain(
+    homes: tuple[Path, Path], passphrase: Path, tmp_path: Path
+) -> None:
+    done = run(homes[0], "export", tmp_path / "all.jsonl", passphrase=passphrase)
+    assert done.status == 0 and f"{tmp_path / 'all.jsonl'} is not" in done.err
+    filled(tmp_path / "plain", "plain")
+    assert "this store is encrypted" not in run(tmp_path / "plain", "export", tmp_path / "plain.jsonl").err

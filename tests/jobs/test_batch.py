@@ -1,4 +1,4 @@
-"""`hermes batch run`: run as a process, with a model server whose every word the test decides."""
+"""`hermes batch`: run as a process, with a model server whose every word the test decides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(folder: Path, *lines: Any, name: str = "prompts.jsonl") -> Path:
 
 
 def batch(prompts: Path, home: Path, *words: object, **more: Any) -> Result:
-    return run("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", *words, home=home, **more)
+    return run("batch", prompts, "--out", prompts.parent / "out.jsonl", *words, home=home, **more)
 
 
 def rows(prompts: Path) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def test_the_results_are_in_the_order_of_the_prompts_on_request(
 ) -> None:
     first = Gate()
     server.special["question 0"] = [first, "late"]
-    running = start("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 2, home=home)
+    running = start("batch", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 2, home=home)
     wait_for_rows(prompts, 5, running)
     first.open.set()
     assert ended(running) == 0
@@ -100,22 +100,14 @@ def test_the_results_are_in_the_order_of_the_prompts_on_request(
     assert [path.name for path in prompts.parent.iterdir() if path.name.startswith(".out")] == []
 
 
-def test_the_same_line_twice_is_asked_twice(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    file = written(tmp_path, '"again"', '"again"', "", '"again"')
-    assert batch(file, home).status == 0
-    assert server.asked() == ["again"] * 3
-    assert sorted(row["line"] for row in rows(file)) == [1, 2, 4]
-    assert len({row["session_id"] for row in rows(file)}) == 3
-
-
 def test_prompts_come_through_a_pipe(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    done = run("batch", "run", "-", "--out", out, home=home, input='"one"\n"two"')
+    done = run("batch", "-", "--out", out, home=home, input='"one"\n"two"')
     assert done.status == 0 and server.asked() == ["one", "two"]
 
 
 def test_the_progress_on_a_terminal_shows_rate_and_cost(server: AnsweringServer, home: Path, prompts: Path) -> None:
-    status, seen = in_terminal("batch", "run", prompts, "--out", prompts.parent / "o.jsonl", "--parallel", 1, home=home)
+    status, seen = in_terminal("batch", prompts, "--out", prompts.parent / "o.jsonl", "--parallel", 1, home=home)
     assert status == 0
     assert "/6 · " in seen and "/s · $" in seen and "6 of 6 lines done" in seen
 
@@ -203,7 +195,7 @@ def test_killed_and_resumed_it_does_what_is_left_and_nothing_twice(
 ) -> None:
     held = Gate()
     server.special["question 3"] = ["half a re", held, "never seen"]
-    running = start("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 2, home=home)
+    running = start("batch", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 2, home=home)
     assert held.reached.wait(60)
     wait_for_rows(prompts, 5, running)
     running.kill()
@@ -235,14 +227,6 @@ def test_a_reply_that_only_the_record_has_is_not_asked_for_again(
     assert len(server.requests) == 6
 
 
-def test_lines_may_be_added_and_moved_before_resuming(server: AnsweringServer, home: Path, prompts: Path) -> None:
-    batch(prompts, home)
-    written(prompts.parent, '"new"', *reversed(prompts.read_text().splitlines()))
-    assert batch(prompts, home, "--resume").status == 0
-    assert server.asked() == ["new", *(f"question {n}" for n in range(6))]
-    assert len(rows(prompts)) == 7
-
-
 def test_results_are_not_overwritten_without_resume(server: AnsweringServer, home: Path, prompts: Path) -> None:
     batch(prompts, home)
     before = rows(prompts)
@@ -256,14 +240,14 @@ def test_a_file_that_is_no_batch_result_is_left_alone(server: AnsweringServer, h
     out.write_text('{"my": "notes"}\n')
     done = batch(prompts, home, "--resume")
     assert done.status == 1 and "line 1 of" in done.err and out.read_text() == '{"my": "notes"}\n'
-    done = run("batch", "run", prompts, "--out", prompts, home=home)
+    done = run("batch", prompts, "--out", prompts, home=home)
     assert done.status == 2 and "file of prompts" in done.err
 
 
 def test_two_processes_do_not_write_one_file(server: AnsweringServer, home: Path, prompts: Path) -> None:
     held = Gate()
     server.special["question 0"] = [held, "now"]
-    running = start("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", home=home)
+    running = start("batch", prompts, "--out", prompts.parent / "out.jsonl", home=home)
     assert held.reached.wait(60)
     second = batch(prompts, home, "--resume")
     assert second.status == 1 and "another process writes" in second.err
@@ -277,7 +261,7 @@ def test_a_signal_ends_it_and_resume_takes_it_up(
 ) -> None:
     held = Gate()
     server.special["question 0"] = ["half", held]
-    running = start("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 1, home=home)
+    running = start("batch", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 1, home=home)
     assert held.reached.wait(60)
     running.send_signal(number)
     out, err = running.communicate(timeout=120)

@@ -211,15 +211,6 @@ def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes
     assert status == "failed" and why
 
 
-def test_a_platform_without_a_home_is_a_failure_in_the_log(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    job(hermes_home)
-    with running(lab, model):
-        until(lambda: ended(hermes_home), "nothing happened")
-    ((status, why),) = log(hermes_home)
-    assert status == "failed" and "has no home chat" in str(why)
-    assert len(sessions(hermes_home)[0]) == 2  # the reply is in the record
-
-
 def test_a_killed_gateway_s_run_is_taken_up_and_said_once(lab: PlainLab, hermes_home: Path) -> None:
     from tests.chat.server import Gate
 

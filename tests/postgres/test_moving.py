@@ -304,26 +304,16 @@ def small_home(folder: Path) -> Path:
     return folder
 
 
-def test_a_store_that_is_in_use_already_is_not_overwritten_by_the_file_that_was_in_use_before(
-    tmp_path: Path, url: str
-) -> None:
+def test_a_store_that_is_in_use_already_is_not_overwritten(tmp_path: Path, url: str) -> None:
     home = small_home(tmp_path / "home")
     at = {"HERMES_STORE_URL": url}
-    assert run("sessions", "migrate", "--to", url, home=home, env=at).status == 0
-    assert run("sessions", "migrate", "--to", url, home=home, env=at).status == 0  # goes on where it was
+    assert run("sessions", "migrate", "--to", url, home=home).status == 0
     assert run("sessions", "rename", "s", "fishes", home=home, env=at).status == 0
-    for text in (None, "written on the server"):
-        if text:
-            with SessionDB(url=url, db_path=home / "state.db") as db:
-                db.append_message("s", "user", text)
-        done = run("sessions", "migrate", "--to", url, home=home, env=at)
-        assert done.status == 1 and "is in use" in done.err and "hermes sessions import" in done.err, done
-    with SessionDB(url=url, db_path=home / "state.db") as db:
-        assert [row["content"] for row in db.get_messages("s")] == ["heron", "written on the server"]
-        assert db.get_session_title("s") == "fishes"
-    (home / "state.db").unlink()
     done = run("sessions", "migrate", "--to", url, home=home, env=at)
-    assert done.status == 1 and "there is no file" in done.err
+    assert done.status == 1 and "store.url" in done.err
+    with SessionDB(url=url, db_path=home / "state.db") as db:
+        assert [row["content"] for row in db.get_messages("s")] == ["heron"]
+        assert db.get_session_title("s") == "fishes"
 
 
 def test_a_password_in_the_command_works_and_is_warned_of(tmp_path: Path, new_store: Callable[[], str]) -> None:
@@ -335,10 +325,7 @@ def test_a_password_in_the_command_works_and_is_warned_of(tmp_path: Path, new_st
         assert done.err.count("\n") == 1 and "others can see a password in --to" in done.err
         assert "geh" not in done.out and "${HERMES_DB_PASSWORD}" in done.out
     done = run("sessions", "migrate", "--to", plain.replace("postgres@", "postgres:${NOT_SET}@", 1), home=home)
-    assert done.status != 0
-    assert done.err == (
-        "hermes: --to needs the variable NOT_SET, which is not set; set it in the environment or in .env\n"
-    )
+    assert done.status != 0 and "NOT_SET" in done.err and "postgres:" not in done.err
     done = run("sessions", "migrate", "--to", plain, home=home)  # one that .pgpass or the server itself knows
     assert (done.status, done.err) == (0, "")
 

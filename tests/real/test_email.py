@@ -6,6 +6,7 @@ import asyncio
 import base64
 import imaplib
 from email.message import EmailMessage
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,46 @@ def test_a_wrong_password_is_refused_by_the_real_server(lab: Lab) -> None:
             assert change["password"] not in str(caught.value)
 
     asyncio.run(run())
+
+
+async def test_a_bounce_is_no_message(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
+        # lab.test has nobody outside: Postfix takes the mail and sends a true delivery notice back
+        await adapter.send(Chat(platform="email", chat_id="somebody@outside.test"), "hello", nonce="one")
+        await link.until(lambda: "skipping a mail" in link.logged)
+        assert link.events == [] and "MAILER-DAEMON".lower() in link.logged.lower()
+
+
+@pytest.mark.thorough  # pieces of a mail, and one that is too large, are read by tests of their own
+async def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> None:
+    data = bytes(range(256)) * 90_000  # 23 MB, over 30 in base64
+    async with connected(lab) as (adapter, link):
+        mail = lab.mail("a large one")
+        mail.add_attachment(data, maintype="application", subtype="zip", filename="large.zip")
+        send(lab, mail)
+        send(lab, lab.mail("a small one"))
+        await link.until(lambda: sorted(link.texts) == ["a large one", "a small one"])
+        large = next(event for event in link.events if event.attachments)
+        assert large.attachments[0].size == len(data)
+        assert await adapter.fetch(large.attachments[0]) == data
+
+
+async def test_broken_mails_stop_nothing(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        for head in (
+            b"Content-Type: multipart/mixed; boundary=never\r\n",
+            b"Content-Type: text/plain; charset=no-such-thing\r\nContent-Transfer-Encoding: base64\r\n",
+            b"Subject: =?utf-8?b?/////?=\r\nContent-Type: message/rfc822\r\n",
+            b"Subject: \xff\xfe raw bytes\r\n",
+        ):
+            raw = b"From: alice <%s>\r\nTo: %s\r\nDate: %s\r\nMessage-ID: %s\r\n%s\r\n\xe4\xf6\xfc ===\r\n" % (
+                lab.user_id("alice").encode(),
+                lab.address.encode(),
+                formatdate().encode(),
+                lab.message_id().encode(),
+                head,
+            )
+            lab.server.deliver(lab.address, lab.noted(lab.user_id("alice")) + raw)
+        lab.say("still there?")
+        await link.until(lambda: "still there?" in link.texts)
+        assert len(link.events) == 5

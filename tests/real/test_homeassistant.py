@@ -181,3 +181,26 @@ async def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogC
         await link.until(lambda: link.losses)
         assert token not in f"{caught.value!r} {link.losses!r} {link.logged}"
     assert token not in caplog.text
+
+
+async def test_an_event_that_could_not_be_kept_is_offered_again_before_later_ones(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        link.refusals = 2
+        lab.say("first")
+        lab.say("second")
+        await link.until(lambda: link.texts == ["first", "second"])
+
+
+@pytest.mark.thorough  # a cut connection is taken up again by the test above
+async def test_a_house_that_restarts_is_found_again(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
+        lab.stop()
+        await link.until(lambda: link.losses)
+        await adapter.disconnect()
+        with pytest.raises(PlatformUnreachable):
+            await adapter.connect(link)
+        lab.start()
+        await adapter.connect(link)
+        lab.say("welcome back")
+        await link.until(lambda: link.texts == ["welcome back"])
+        assert len(link.losses) == 1

@@ -23,6 +23,7 @@ from nio.crypto import decrypt_attachment, encrypt_attachment
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.matrix.adapter import Matrix
+from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 from tests.support.sizes import some
@@ -266,3 +267,18 @@ async def test_a_new_device_of_a_person_can_read_on(lab: Lab, tmp_path: Path) ->
             await adapter.send(chat, "to both", nonce="2")
             await second.until(lambda: {"msgtype": "m.text", "body": "to both", "m.mentions": {}} in second.heard, "no")
             await first.until(lambda: len(first.heard) > 1, "the first does not hear on")
+
+
+async def test_an_upload_of_keys_that_broke_off_is_finished_after_a_restart(lab: Lab, tmp_path: Path) -> None:
+    chat = encrypted_room(lab)
+    memory = SavedState(tmp_path / "home", lab.homeserver)
+    client = MatrixClient(lab.homeserver, lab.settings["user_id"], str(memory.keys))
+    await log_in(client, lab.settings, memory)
+    upload = asyncio.create_task(client.tend_keys())
+    while not lab.proxy.count("/keys/upload"):
+        await asyncio.sleep(0)
+    upload.cancel()  # the server has the keys, and we never heard of it: as a kill at this moment
+    await client.close()
+    async with phone(lab, tmp_path / "alice") as alice, connected(matrix(lab, tmp_path / "home")) as link:
+        await alice.say(chat, "are your keys whole?")
+        await link.event("are your keys whole?")

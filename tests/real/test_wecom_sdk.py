@@ -174,3 +174,16 @@ def test_our_webhook_takes_a_callback_that_the_sdk_sealed(started: VendorSdk, tm
         assert (statuses, set(texts)) == ([200, 200, 403], {"hello ☃"})
     finally:
         lab.close()
+
+
+async def test_a_message_with_control_characters_is_not_lost(
+    lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
+) -> None:
+    """They come unescaped, which is no JSON: the SDK removes them before it parses a frame, and so reads the message."""
+    lab.say("one\x0btwo")
+    assert sdk.wait("message")[0]["body"]["text"]["content"] == "onetwo"
+    sdk("disconnect")
+    async with connected(adapter(tap, lab, tmp_path)) as link:
+        lab.say("one\x0btwo")
+        await link.until(lambda: link.events, "the message is lost")
+        assert link.events[0].text in ("onetwo", "one\x0btwo")

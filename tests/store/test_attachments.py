@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 PICTURE = bytes(range(256)) * 4

@@ -199,7 +199,8 @@ def test_every_error_is_in_the_guide() -> None:
     from hermes import errors
 
     text = GUIDE.read_text()
-    assert [name for name, one in inspect.getmembers(errors, inspect.isclass) if f"`{name}`" not in text] == []
+    names = [name for name, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, Exception)]
+    assert names and [name for name in names if f"`{name}`" not in text] == []
 
 
 # ── the format ──
@@ -469,7 +470,7 @@ def test_every_line_type_a_store_writes_has_a_sample_in_the_format(tmp_path: Pat
 
 
 def test_the_sample_lines_can_be_rebuilt(tmp_path: Path) -> None:
-    from hermes.store.transcripts.rebuild import rebuild_store
+    from hermes.store.upkeep.check import rebuild_store
 
     folder = tmp_path / "sessions"
     folder.mkdir()

@@ -16,7 +16,7 @@ from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms._shared.receipt import Spool
 from hermes.home import key_file
 from hermes.store import encryption, keys
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 PICTURE = b"\x89PNG dormouse " * 20

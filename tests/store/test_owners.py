@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 SHOWN = ["m0", "SUMMARY", "m4", "m5", "after"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 from support import digest, plain_sql
 

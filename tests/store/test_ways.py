@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 
 from hermes.interop import formats, jsonl
 from hermes.store.records.attachments import Attachments
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 from tests.support.lives import (
     LIVES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.options import CommandGroup, flag, model_option, yes_option, yes_to_option
+from hermes.cli.options import flag, model_option, yes_option, yes_to_option
 from hermes.cli.output import bar, note, status_line
 from hermes.config import load_config
 from hermes.errors import InvalidInput
@@ -25,54 +25,26 @@ if TYPE_CHECKING:
 _MOST_LISTED = 50  # bad lines
 
 
-class _RunByDefault(CommandGroup):
-    """`hermes batch FILE …` is `hermes batch run FILE …`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
-def command() -> None:
-    """Run every prompt in a file: each line is a session, and the replies go into a results file.
-
-    `hermes batch FILE …` is short for `hermes batch run FILE …`.
-    """
-
-
-@command.command("run")
+@click.command()
 @click.argument("prompts", metavar="PROMPTS", type=click.Path(allow_dash=True))
 @click.option(
     "--out", required=True, metavar="FILE", type=click.Path(allow_dash=True),
     help="The file of results; in a folder it is called results.jsonl.",
 )  # fmt: skip
 @click.option(
-    "--parallel",
-    "--workers",
-    type=click.IntRange(1, 256),
-    default=8,
-    metavar="N",
-    show_default=True,
+    "--workers", "--parallel", "parallel", type=click.IntRange(1, 256), default=8, metavar="N", show_default=True,
     help="Lines at a time.",
-)
+)  # fmt: skip
 @model_option("Use this model instead of the configured one, also for lines that name one.")
 @flag("--resume", "Continue an earlier run: finished lines are not run again.")
 @flag("--no-tools", "Let the model answer without tools.")
 @yes_to_option("Run such commands: 'git push', pytest, 'npm run *'.")
 @yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
-def run(
-    prompts: str,
-    out: str,
-    parallel: int,
-    model_name: str | None,
-    resume: bool,
-    no_tools: bool,
-    yes_to: tuple[str, ...],
-    yes: bool,
-) -> int:
-    """Run every line of PROMPTS (JSONL; `-` is standard input). Each line is one of
+def command(
+    prompts: str, out: str, parallel: int, model_name: str | None, resume: bool, no_tools: bool,
+    yes_to: tuple[str, ...], yes: bool,
+) -> int:  # fmt: skip
+    """Run every prompt in a file (JSONL; `-` is standard input), each as a session. A line is one of
 
     \b
       "a prompt"
@@ -179,17 +151,12 @@ def _report(batch: Batch, lines: Lines, out: Path) -> int:
     parts += [f"{now.failed} failed"] if now.failed else []
     parts += [f"{left} left"] if left else []
     parts += [counted(len(lines.bad), "bad line")] if lines.bad else []
-    parts.append(_money(now))
+    unpriced = f" + {counted(now.unpriced, 'reply', 'replies')} without a price" if now.unpriced else ""
+    parts.append(f"${now.cost:.4f}{unpriced}")
     click.echo(f"{', '.join(parts)}: {out}")
     if left or now.failed:
         note("run the same command with --resume to finish the rest")
     return 1 if left or now.failed or lines.bad else 0
-
-
-def _money(now: BatchProgress) -> str:
-    if not now.unpriced:
-        return f"${now.cost:.4f}"
-    return f"${now.cost:.4f} + {counted(now.unpriced, 'reply', 'replies')} without a price"
 
 
 def _line(now: BatchProgress) -> str:

@@ -228,27 +228,20 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
         yield remark("it has no home chat, so it gets no handoffs", "send /sethome in a chat with it")
 
 
-def webhooks(config: Config) -> Found:
-    """Check the addresses that other programs call."""
-    from hermes.gateway.startup import webhook
+def servers(config: Config) -> Found:
+    """Check the addresses that other programs call: whether they can be served, and who may use them."""
+    from hermes.gateway.startup import check_api_server, webhook
 
     if config.webhooks.routes:
         adapter, _ = webhook(config, get_hermes_home(), insecure=False)
         adapter.validate()
-        yield well(asyncio.run(_identity(adapter)))
-
-
-def api_server(config: Config) -> Found:
-    """Check the HTTP server: whether it can run, and who may use it."""
-    from hermes.gateway.startup import check_api_server
-
+        yield well(asyncio.run(_identity(adapter)), name="webhooks")
     settings = config.api_server
-    if not settings.enabled:
-        return
-    check_api_server(config)
-    where = f"{settings.host}:{settings.port}"
-    if settings.token:
-        yield well(f"{where}, with a token")
-    else:
-        text = f"every user of this machine may use it as the owner ({where}, no token)"
-        yield remark(text, "set api_server.token")
+    if settings.enabled:
+        check_api_server(config)
+        where = f"{settings.host}:{settings.port}"
+        if settings.token:
+            yield well(f"{where}, with a token", name="API server")
+        else:
+            text = f"every user of this machine may use it as the owner ({where}, no token)"
+            yield remark(text, "set api_server.token", "API server")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext, redirect_stderr, suppress
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,7 +54,7 @@ def command(shell: str) -> None:
 
 def answer(program: click.Command, instruction: str) -> int:
     """Print the candidates that a shell's script asks for; none for half a line, a broken config or a locked store."""
-    with suppress(Exception):
+    with suppress(Exception), redirect_stderr(StringIO()):
         click.echo(_shell(instruction.partition("_")[0], program).complete())
     return 0
 

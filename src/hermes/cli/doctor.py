@@ -82,8 +82,7 @@ def checks_for(config: Config) -> list[Check]:
         *(Check(f"MCP {name}", partial(online.mcp_server, name=name)) for name in servers),
         Check("gateway", online.gateway),
         *(Check(name, partial(online.platform, name=name), setup_command(name)) for name in config.enabled_platforms),
-        Check("webhooks", online.webhooks),
-        Check("API server", online.api_server),
+        Check("webhooks", online.servers),
         Check("mcp", clients),
     ]
 

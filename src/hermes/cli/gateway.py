@@ -82,13 +82,12 @@ def stop() -> None:
         if not here:
             where = " and ".join(f"on {one.host} (process {one.process})" for one in found)
             raise click.ClickException(f"the gateway runs {where}; stop it there")
-        for one in here:
-            with suppress(ProcessLookupError):  # it ended at this very moment
-                try:
+        try:
+            for one in here:
+                with suppress(ProcessLookupError):  # it ended at this very moment
                     os.kill(one.process, signal.SIGTERM)
-                except PermissionError:
-                    who = f"process {one.process} belongs to another user"
-                    raise click.ClickException(f"{who}; stop it as that user") from None
+        except PermissionError:
+            raise click.ClickException("the gateway belongs to another user; stop it as that user") from None
         deadline = time.monotonic() + 20
         while left := [one for one in running(db) if one in here]:
             if time.monotonic() > deadline:
@@ -156,30 +155,29 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
     tables, found = GatewayDB(db), running(db)
     known = {row["platform"]: row for row in tables.statuses()}
     counts, sessions = tables.mail_counts(), db.source_counts()
-    names = list(config.enabled_platforms)
-    names += [WEBHOOK] if config.webhooks.routes else []
-    parts = {WEBHOOK: "webhooks", API: "api_server"}
-    names += [API] if config.api_server.enabled else []
+    parts = ({WEBHOOK: "webhooks"} if config.webhooks.routes else {}) | (
+        {API: "api_server"} if config.api_server.enabled else {}
+    )
     platforms = []
-    for name in names:
+    for name in [*config.enabled_platforms, *parts]:
         row: Mapping[str, Any] = known.get(name) or {}
         state = row.get("state", "not started") if found else "stopped"
-        by = connected_by(db, name)
+        is_connected, by = state == "connected", connected_by(db, name)
         # A connected gateway has its variables, whatever the environment of this command holds.
-        variables = config.unset_in(parts[name]) if name in parts else config.unset_of(name)
-        unset = [] if state == "connected" else variables
+        unset = config.unset_in(parts[name]) if name in parts else config.unset_of(name)
+        error = str(unset[0]) if unset and not is_connected else None
         platforms.append(
             {
                 "platform": name,
                 "state": state,
                 "identity": row.get("identity"),
                 **({} if by is None else {"host": by.host, "process": by.process}),
-                "since": row.get("since") if state == "connected" else None,
+                "since": row.get("since") if is_connected else None,
                 "sessions": sessions.get(name.partition("/")[0], 0),
                 **{what: counts.get(name, {}).get(what, 0) for what in ("waiting", "unsent", "failed")},
                 "lost_while_down": LOST_WHILE_DOWN.get(name.partition("/")[0]),
-                "error": str(unset[0]) if unset else row.get("error"),
-                "error_at": None if unset else row.get("error_at"),
+                "error": error or row.get("error"),
+                "error_at": None if error else row.get("error_at"),
             }
         )
     gateways = [{"host": one.host, "process": one.process} for one in found]
@@ -188,42 +186,31 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print the status as a table."""
-    who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
-    if len(found["gateways"]) > 1:
-        click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")
+    """Print the status as a table, with notes beneath it."""
+    now, gateways = found["now"], found["gateways"]
+    who = ", ".join(f"process {one['process']} on {one['host']}" for one in gateways)
+    if len(gateways) > 1:
+        click.echo(f"{len(gateways)} gateways share the connections ({who}).")
     else:
         click.echo(f"The gateway runs ({who})." if who else "No gateway is running. `hermes gateway` starts it.")
-    if not found["platforms"]:
-        click.echo("No platform is set up: `hermes gateway setup` sets one up.")
-    else:
-        click.echo("\n" + printed(_COLUMNS, [_row(one, found["now"]) for one in found["platforms"]]))
-    notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
-    if notes:
-        click.echo()
+    rows, notes = [], []
+    for one in found["platforms"]:
+        name, since = one["platform"], rough_duration(now - one["since"]) if one["since"] else "—"
+        queue = one["waiting"] + one["unsent"]
+        rows.append([name, one["state"], one["identity"] or "—", since, f"{one['sessions']:,}", f"{queue:,}"])
+        if len(gateways) > 1 and "host" in one:
+            notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
+        if one["failed"]:
+            notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log has the reasons")
+        if one["error"]:
+            when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
+            notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
+        if one["lost_while_down"]:
+            notes.append(f"{name}: {one['lost_while_down']}")
+    table = "\n" + printed(_COLUMNS, rows) if rows else "No platform is set up: `hermes gateway setup` sets one up."
+    click.echo(table + "\n" * bool(notes))
     for note in notes:
         click.echo("\n  ".join(message_lines(note, screen_width() - 2)))
-
-
-def _row(one: dict[str, Any], now: float) -> list[str]:
-    since = rough_duration(now - one["since"]) if one["since"] else "—"
-    queue = one["waiting"] + one["unsent"]
-    return [one["platform"], one["state"], one["identity"] or "—", since, f"{one['sessions']:,}", f"{queue:,}"]
-
-
-def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
-    """The notes beneath the table."""
-    name, notes = one["platform"], []
-    if several and "host" in one:
-        notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
-    if one["failed"]:
-        notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log has the reasons")
-    if one["error"]:
-        when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
-        notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
-    if one["lost_while_down"]:
-        notes.append(f"{name}: {one['lost_while_down']}")
-    return notes
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ is not valid before.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from typing import Any
 import click
 
 from hermes.cli.options import flag
+from hermes.cli.output import note
 from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home, write_whole
 
@@ -63,10 +63,8 @@ class SettingsFile:
             found = self._parsed(text)
         except ValueError:
             found = {}
-        if {self._section: {}, **found} != {
-            **self._data,
-            self._section: entries,
-        }:  # a table without entries may be left out
+        wanted = {**self._data, self._section: entries}
+        if {self._section: {}, **found} != wanted:  # a table without entries may be left out
             problem = f"{self.path}: {self._section} is written in a way that can't be changed here; edit it by hand"
             raise InvalidInput(problem)
         return text
@@ -281,8 +279,7 @@ def state(program: Program) -> str:
 @click.command()
 @click.argument("program", nargs=-1, required=True, type=click.Choice(list(PROGRAMS)))
 @flag("--remove", "Take the entry out.")
-@flag("--print", "Show what would change in the file; write nothing.", "is_dry")
-def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
+def install(program: tuple[str, ...], remove: bool) -> int:
     """Connect other programs to the record: put `hermes mcp` into their settings.
 
     `hermes doctor` shows which of them are here, and whether they are connected.
@@ -290,14 +287,14 @@ def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
     status = 0
     for name in program:
         try:
-            click.echo(_change(PROGRAMS[name], remove, is_dry))
+            click.echo(_change(PROGRAMS[name], remove))
         except HermesError as error:
-            click.echo(f"hermes: {error}", err=True)
+            note(str(error))
             status = 1
     return status
 
 
-def _change(program: Program, remove: bool, is_dry: bool) -> str:
+def _change(program: Program, remove: bool) -> str:
     """Add, update or remove the entry; returns the message for the user."""
     file = program.file()
     there = file.entry
@@ -309,10 +306,6 @@ def _change(program: Program, remove: bool, is_dry: bool) -> str:
     wanted = None if remove else program.entry(there or {})
     if wanted == there:
         return f"{program.title}: nothing to do, {file.path} has {'no' if remove else 'this'} entry {NAME}."
-    text = file.text_with(wanted)
-    if is_dry:
-        name = str(file.path)
-        return "\n".join(difflib.unified_diff(file.text.splitlines(), text.splitlines(), name, name, lineterm=""))
-    file.write(text)
+    file.write(file.text_with(wanted))
     does = "removed from" if wanted is None else "added to" if there is None else "brought up to date in"
     return f"{program.title}: {does} {file.path}. This counts from the program's next start."

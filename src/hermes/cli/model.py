@@ -148,6 +148,19 @@ def install(name: str | None) -> None:
         click.echo(f"To run it, one library is missing: {install_line(extra)}", err=True)
 
 
+@model.command()
+@click.argument("name")
+@yes_option()
+def remove(name: str, yes: bool) -> None:
+    """Delete a model's file."""
+    path = models_folder() / known(name).file
+    if not path.exists():
+        raise click.ClickException(f"{name} is not installed")
+    confirmed(f"Delete {path} ({megabytes(path.stat().st_size)})?", yes=yes)
+    delete(name)
+    click.echo(f"Removed {name}.")
+
+
 def megabytes(size: int) -> str:
     """A number of bytes in MB."""
     return f"{size / 1_000_000:.0f} MB"

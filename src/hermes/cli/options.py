@@ -86,9 +86,8 @@ def session_option(*names: str, text: str, **more: Any) -> Decorator:
 
 def file_option() -> Decorator:
     """`--file PATH`, as the argument `file`."""
-    return click.option(
-        "--file", metavar="PATH", type=click.Path(), help="Only sessions that changed this file (see `hermes why`)."
-    )
+    text = "Only sessions that changed this file (see `hermes why`)."
+    return click.option("--file", metavar="PATH", type=click.Path(), help=text)
 
 
 def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
@@ -124,7 +123,7 @@ def yes_to_option(text: str) -> Decorator:
 
 def yes_option(text: str = "Don't ask.") -> Decorator:
     """`--yes`."""
-    return click.option("--yes", "-y", is_flag=True, help=text)
+    return flag("--yes", text, "-y")
 
 
 # ------------------------------------------------------------------------------------------------ sessions by name
@@ -243,9 +242,7 @@ def filters(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--search", "query", metavar="QUERY", help="Sessions with messages that match."),
         click.option("--with-tag", metavar="TAG", help="Sessions with this tag."),
-        click.option(
-            "--older-than", type=days, metavar="D", help="Sessions without activity for this long: 90, 12h, 2w."
-        ),
+        click.option("--older-than", type=days, metavar="D", help="Sessions not active for this long: 90, 12h, 2w."),
         source_option("Sessions of this source."),
     ):
         function = option(function)
@@ -267,9 +264,9 @@ def filtered_ids(db: SessionDB, filtered: Filtered) -> list[str]:
         before = time.time() - filtered["older_than"] * 86_400
         rows = [row for row in rows if row["last_active"] < before]
     ids = [
-        row["id"]
-        for row in rows
-        if row["end_reason"] != "compression" or db.get_compression_tip(row["id"]) == row["id"]
+        one["id"]
+        for one in rows
+        if one["end_reason"] != "compression" or db.get_compression_tip(one["id"]) == one["id"]
     ]
     if filtered["query"] is None:
         return ids

@@ -71,10 +71,8 @@ def acp(model_name: str | None) -> None:
     for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
         mode = os.fstat(stream.fileno()).st_mode
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()):  # asyncio can't wait for a file
-            raise click.ClickException(
-                f"an editor starts `hermes acp` and talks to it through pipes, but standard {name} is not a pipe;"
-                " `hermes acp --help` shows how to set up an editor"
-            )
+            problem = f"an editor talks to `hermes acp` through pipes, but standard {name} is not a pipe"
+            raise click.ClickException(f"{problem}; `hermes acp --help` shows how to set up an editor")
     _note_the_terminal("hermes acp", "an editor", "hermes acp --help")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     config = load_config()

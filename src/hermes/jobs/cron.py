@@ -55,11 +55,9 @@ class Claimed:
     token: int
 
 
-def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
-    """Claim the runs that are due (of one job, if named) and those of dead processes; one process claims each run."""
+def claim_due(store: CronDB) -> Iterator[Claimed]:
+    """Claim the runs that are due and those of dead processes; one process claims each run."""
     for job in store.due():
-        if only is not None and job.id != only:
-            continue
         now = store.clock()
         missed = job.wanted_at is None and job.next_at is not None and now - job.next_at > LATE
         skip = "no gateway was running" if missed and job.missed == "skip" else None
@@ -71,8 +69,6 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
         store.claim(job, run_id, next_at=following, session_id=job.session_id or run_id, skip=skip)
     jobs = {job.id: job for job in store.jobs()}
     for known in store.running():
-        if only not in (None, known.job_id):
-            continue
         token = store.db.acquire_lease(lease_of(known.id), holder_name(SOURCE), LEASE_SECONDS)
         if token is None:  # a live process runs it
             continue

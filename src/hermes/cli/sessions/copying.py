@@ -186,7 +186,7 @@ def _filled_in(url: str) -> str:
     """A URL with its variables (passwords, for example) filled in."""
     variables = environment()
     if missing := unset_in(url, variables):
-        needs = f"{one_line(url)} needs the variable {missing[0]}, which is not set"
+        needs = f"the address needs the variable {missing[0]}, which is not set"
         raise ConfigError(f"{needs}; set it in the environment or in .env")
     return expanded(url, variables) or ""
 

@@ -24,17 +24,11 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 
 def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what unlocks the store."""
+    key_text = "A file with 32 random bytes or more; made when there is none."
     for option in (
-        click.option(
-            "--passphrase-file", type=_PATH, metavar="FILE", help="A passphrase, read from a file's first line."
-        ),
+        click.option("--passphrase-file", type=_PATH, metavar="FILE", help="A passphrase: a file's first line."),
         flag("--passphrase", "A passphrase, asked for on the terminal (the default).", "ask"),
-        click.option(
-            "--key-file",
-            type=_PATH,
-            metavar="FILE",
-            help="A file with 32 random bytes or more; made when there is none.",
-        ),
+        click.option("--key-file", type=_PATH, metavar="FILE", help=key_text),
         flag("--keyring", "A key in the system's keyring."),
     ):
         function = option(function)
@@ -116,7 +110,6 @@ def _way(
 
 def _ask_passphrase() -> Way:
     if not sys.stdin.isatty():
-        raise click.ClickException(
-            "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"
-        )
+        give = "give --passphrase-file, --key-file or --keyring"
+        raise click.ClickException(f"there is no terminal to ask for a passphrase: {give}")
     return keys.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))

@@ -44,8 +44,12 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
         target = Path(file).expanduser()
         if file != "-":
             _keep_off(target, db)
-            if form is None and formats.writer_for(target) is None:
-                _refuse_unknown_ending(target)
+            # names without an ending, or with a date there, are allowed
+            if form is None and formats.writer_for(target) is None and target.suffix[1:2].isalpha():
+                known_endings = f"{', '.join(formats.endings())} have one; --format chooses any"
+                raise click.UsageError(
+                    f"no format has the ending {target.suffix} ({known_endings})", click.get_current_context()
+                )
         session_id = None if session is None else find_session(db, session)
         recover_drafts(db, session_id)
         total = 1 if session_id else db.session_count(source)
@@ -81,20 +85,11 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
     click.echo(f"exported {counted(number, 'session')} ({counted(messages, 'message')}) to {target}", err=True)
 
 
-def _refuse_unknown_ending(path: Path) -> None:
-    """Refuse an ending of another kind of file, such as .pdf. Names without an ending, or with a date there, are allowed."""
-    if path.suffix[1:2].isalpha():
-        raise click.UsageError(
-            f"no format has the ending {path.suffix} ({', '.join(formats.endings())} have one); --format chooses any",
-            click.get_current_context(),
-        )
-
-
 def say_left_out(chosen: formats.Format, left_out: Mapping[str, int]) -> None:
     """Print the fields that the format can't hold."""
     if left_out:
         missing = ", ".join(f"{what} ({times:,})" for what, times in left_out.items())
-        click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)
+        note(f"{chosen.name} can't hold: {missing}; --format jsonl keeps everything")
 
 
 def _contents(db: SessionDB, source: str | None, total: int) -> Iterator[SessionRow]:

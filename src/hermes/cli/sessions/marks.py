@@ -60,7 +60,7 @@ def _apply(
 def _marking(name: str, text: str, done: str, change: Callable[[SessionDB, str], bool]) -> click.Command:
     """Make a command that sets or clears one mark."""
 
-    @click.command(name, help=text)
+    @click.command(name, help=f"{text} By id, beginning of an id, title, or filter.")
     @click.argument("words", nargs=-1, metavar="[ID]…", shell_complete=complete_sessions)
     @filters
     def mark(words: tuple[str, ...], **filtered: Any) -> int:
@@ -70,22 +70,14 @@ def _marking(name: str, text: str, done: str, change: Callable[[SessionDB, str],
     return mark
 
 
-pin = _marking(
-    "pin", "Pin sessions: they are never pruned. By id, beginning of an id, title, or filter.", "pinned",
-    lambda db, session_id: db.pin_session(session_id),
-)  # fmt: skip
-unpin = _marking(
-    "unpin", "Remove the pin. By id, beginning of an id, title, or filter.", "no longer pinned",
-    lambda db, session_id: db.pin_session(session_id, False),
-)  # fmt: skip
+pin = _marking("pin", "Pin sessions: they are never pruned.", "pinned", lambda db, one: db.pin_session(one))
+unpin = _marking("unpin", "Remove the pin.", "no longer pinned", lambda db, one: db.pin_session(one, False))
 archive = _marking(
-    "archive", "Archive sessions: not listed any more, still found. By id, beginning of an id, title, or filter.",
-    "archived", lambda db, session_id: db.archive_session(session_id),
-)  # fmt: skip
+    "archive", "Archive sessions: not listed, still found.", "archived", lambda db, one: db.archive_session(one)
+)
 unarchive = _marking(
-    "unarchive", "List archived sessions again. By id, beginning of an id, title, or filter.", "no longer archived",
-    lambda db, session_id: db.archive_session(session_id, False),
-)  # fmt: skip
+    "unarchive", "List them again.", "no longer archived", lambda db, one: db.archive_session(one, False)
+)
 
 
 def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, ...]], bool]) -> click.Command:
@@ -115,14 +107,9 @@ def _untag(db: SessionDB, session_id: str, tags: tuple[str, ...]) -> bool:
     return db.untag_session(session_id, *tags) and db.get_tags(session_id) != before
 
 
-tag = _tagging(
-    "tag", "Add tags: `tag ID TAG…`, or `tag --source telegram TAG…` for many sessions.",
-    lambda db, session_id, tags: db.tag_session(session_id, *tags),
-)  # fmt: skip
-untag = _tagging(
-    "untag", "Remove tags: `untag ID TAG…`, or with a filter for many sessions.",
-    _untag,
-)  # fmt: skip
+_MANY = "or with a filter (`--source telegram TAG…`) for many sessions."
+tag = _tagging("tag", f"Add tags: `tag ID TAG…`, {_MANY}", lambda db, one, tags: db.tag_session(one, *tags))
+untag = _tagging("untag", f"Remove tags: `untag ID TAG…`, {_MANY}", _untag)
 
 
 @click.command("move-folder")

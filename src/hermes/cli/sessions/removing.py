@@ -140,12 +140,10 @@ def restore(words: tuple[str, ...]) -> None:
     """Restore sessions from the trash. ID is an id, the beginning of one, or the title it had."""
     with opened(writing=True) as db:
         found = [in_trash(db, word) for word in words]
-        for word, session_id in zip(words, found, strict=True):
-            if session_id is None and db.get_session(word) is not None:
-                raise click.ClickException(f"{word} is not in the trash")
-            if session_id is None:
-                hint = "`hermes sessions trash` lists them"
-                raise click.ClickException(f"no session in the trash matches {word!r}; {hint}")
+        if None in found:
+            word = words[found.index(None)]
+            hint = "`hermes sessions trash` lists them"
+            raise click.ClickException(f"no session in the trash matches {word!r}; {hint}")
         for session_id in dict.fromkeys(db.get_compression_chain(one)[-1] for one in found if one is not None):
             parts = db.get_compression_chain(session_id)
             db.restore_session(session_id, whole=True)
@@ -161,9 +159,8 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
     where, kept_for = zone(), configuration().sessions.trash_days * DAY
     with opened(writing=empty) as db:
         trashed = db.list_trash()
-        rows = [
-            row for row in trashed if db.get_compression_chain(row["id"])[-1] == row["id"]
-        ]  # each conversation once
+        # each conversation once
+        rows = [row for row in trashed if db.get_compression_chain(row["id"])[-1] == row["id"]]
         if as_json and not empty:
             print_json(trashed)
         elif not rows:
@@ -229,12 +226,10 @@ def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dr
 
 def _prune_screen(db: SessionDB, ids: list[str]) -> str:
     """The sessions to prune: the first few by name."""
-    where = zone()
     rows = []
     for session_id in ids[:_SHOWN]:
-        session: Mapping[str, Any] = db.get_session(session_id) or {}
-        active = ago(session.get("last_active") or session.get("started_at"), where)
-        number = str(session.get("message_count") or 0)
-        rows.append((session.get("title"), session.get("preview"), active, number, session_id))
+        one: Mapping[str, Any] = db.get_session(session_id) or {}
+        active = ago(one.get("last_active") or one.get("started_at"), zone())
+        rows.append((one.get("title"), one.get("preview"), active, str(one.get("message_count") or 0), session_id))
     shown = _table(rows, Column("Last Active", 11, worth=2), Column("Msgs", 4, worth=1))
     return shown + (f"\n… and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")

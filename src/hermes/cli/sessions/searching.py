@@ -8,7 +8,6 @@ without colour; in a pipe each hit is one line.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
-_ROLES = ("user", "assistant", "tool", "system")
 _CLOSEST = "no message has all of these words; these come closest"
-_OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
 @click.command()
@@ -79,9 +76,6 @@ def search(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
             session_ids=within, model=model_name, title=title, tag=tag, tool=tool, user_id=user,
         )  # fmt: skip
-    strange = [one for one in role if one not in _ROLES]  # other programs may have stored more; then they are found
-    if strange and not hits:
-        raise click.UsageError(f"there is no role {strange[0]!r}: {', '.join(_ROLES)}", click.get_current_context())
     if as_json:
         print_json(hits)
     elif hits:
@@ -91,7 +85,7 @@ def search(
             note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):
             note(_CLOSEST)
-        shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())
+        shown = screen(hits, colour=colourful())
         if len(hits) == limit:
             shown[-1] += styled(f"; there may be more: --limit {limit * 5}", DIM, on=colourful())
         print("\n".join(shown))
@@ -100,25 +94,23 @@ def search(
     return 0 if hits else 1
 
 
-def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) -> list[str]:
-    """The hits as lines, grouped by session."""
+def screen(hits: list[SearchHit], *, colour: bool) -> list[str]:
+    """The hits as lines, grouped by session: author, time and snippet of each."""
     by_session: dict[str, list[SearchHit]] = {}
     for hit in hits:
         by_session.setdefault(hit["session_id"], []).append(hit)
     where = zone()
     room = max(9, *(cells(_who(hit)) for hit in hits))
+    marked = f"\x1b[{BOLD};{GOLD}m\\1\x1b[0m" if colour else r"**\1**"
     out: list[str] = []
     for session_id, found in by_session.items():
         newest = max(hit["timestamp"] for hit in found)
-        title = one_line(found[0]["title"]) or "—"
-        about = f"{one_line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
-        if wrapped and cells(f"{title} · {about}") > width:  # an id on two lines can't be copied
-            out += [styled(one, BOLD, on=colour) for one in wrap(title, width)]
-            out.append(styled(f"  {about}", DIM, on=colour))
-        else:
-            out.append(styled(title, BOLD, on=colour) + styled(f" · {about}", DIM, on=colour))
+        about = f" · {one_line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
+        out.append(styled(one_line(found[0]["title"]) or "—", BOLD, on=colour) + styled(about, DIM, on=colour))
         for hit in found:
-            out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
+            head = styled(f"  {pad(_who(hit), room)}", CYAN, on=colour)
+            when = styled(f"  {clock(hit['timestamp'], where)}", DIM, on=colour)
+            out.append(f"{head}{when}  {_MATCH.sub(marked, one_line(hit['snippet']))}")
         out.append("")
     total = f"{counted(len(hits), 'hit')} in {counted(len(by_session), 'session')}"
     return [*out, styled(total, DIM, on=colour)]
@@ -127,26 +119,6 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) ->
 def _who(hit: SearchHit) -> str:
     made = "(built-in)" if hit["own_model"] else ""
     return " ".join(part for part in (one_line(hit["role"]), one_line(hit["tool_name"]), made) if part)
-
-
-def _hit(hit: SearchHit, who: str, when: str, width: int | None, colour: bool) -> list[str]:
-    """Author, time, and the snippet: beside it if there is room, else below."""
-    head = styled(f"  {who}", CYAN, on=colour) + styled(f"  {when}", DIM, on=colour)
-    text = _MATCH.sub(f"{_OPEN}\\1{_CLOSE}" if colour else r"**\1**", one_line(hit["snippet"]))
-    if width is None or cells(f"  {who}  {when}  {text}") <= width:
-        return [f"{head}  {_coloured([text])[0]}"]
-    return [head, *(f"    {one}" for one in _coloured(wrap(text, width - 4)))]
-
-
-def _coloured(lines: list[str]) -> list[str]:
-    """Replace marks with colour; a match broken over two lines is coloured on both."""
-    out, inside = [], False
-    start, stop = f"\x1b[{BOLD};{GOLD}m", "\x1b[0m"
-    for text in lines:
-        shown = (start if inside else "") + text.replace(_OPEN, start).replace(_CLOSE, stop)
-        inside = text.rfind(_OPEN) > text.rfind(_CLOSE) or (inside and _CLOSE not in text)
-        out.append(shown + stop if inside else shown)
-    return out
 
 
 # ------------------------------------------------------------------------------------------------ hermes why

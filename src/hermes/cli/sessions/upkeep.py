@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hermes.cli.options import flag, json_option
-from hermes.cli.output import amount, print_json, size_of, status_line
+from hermes.cli.output import amount, note, print_json, size_of, status_line
 from hermes.cli.record import configuration, index, opened
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, settled
@@ -29,13 +30,7 @@ _file_argument = click.argument(
 
 def database_bytes(path: Path) -> int:
     """The store's size on disk: the file and the log that is not merged into it yet."""
-    total = 0
-    for end in ("", "-wal"):
-        try:
-            total += os.path.getsize(f"{path}{end}")
-        except OSError:
-            continue
-    return total
+    return sum(os.path.getsize(one) for one in (path, f"{path}-wal") if os.path.exists(one))
 
 
 @click.command()
@@ -43,19 +38,15 @@ def database_bytes(path: Path) -> int:
 def stats(as_json: bool) -> None:
     """Count sessions and messages by source, and show how large the record is."""
     with opened() as db:
-        sources = db.source_counts()
-        messages = db.message_count()
-        size, where = db.size(), db.where
-    sessions = sum(sources.values())
+        sources, messages, size, where = db.source_counts(), db.message_count(), db.size(), db.where
+    total = sum(sources.values())
     if as_json:
-        print_json(
-            {"sessions": sessions, "messages": messages, "sources": sources, "database_bytes": size, "path": where}
-        )
+        found = {"sessions": total, "messages": messages, "sources": sources, "database_bytes": size, "path": where}
+        print_json(found)
         return
-    print(f"Total sessions: {sessions}")
-    print(f"Total messages: {messages}")
+    print(f"Total sessions: {total}\nTotal messages: {messages}")
     for source, number in sources.items():
-        print(f"  {one_line(source)}: {number} {'session' if number == 1 else 'sessions'}")
+        print(f"  {one_line(source)}: {counted(number, 'session')}")
     print(f"Database size: {size_of(size)}")
 
 
@@ -66,29 +57,33 @@ def check(path: Path | None, as_json: bool) -> int:
     """Check whether the record (or the one in FILE) is sound: file, every row, index, references, counters,
     attachments, transcripts.
     """
+    found: list[Finding]
     try:
-        try:
-            found, summary = _inspected(path, writing=True)
-        except StoreReadOnly:  # a copy on a read-only disk can be checked as well
-            found, summary = _inspected(path, writing=False)
+        with _opened(path) as db:
+            found = _checked(db)
+            sound = f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
     except StoreCorrupt as error:
-        found, summary = [{"kind": "corruption", "where": "the file", "detail": str(error)}], ""
+        found, sound = [{"kind": "corruption", "where": "the file", "detail": str(error)}], ""
     if as_json:
         print_json(found)
     elif found:
         _list(found)
         words = ["hermes", "sessions", "repair", *([str(path)] if path else [])]
-        click.echo(f"hermes: `{shlex.join(words)}` repairs what can be repaired", err=True)
+        note(f"`{shlex.join(words)}` repairs what can be repaired")
     else:
-        print(summary)
+        print(sound)
     return 1 if found else 0
 
 
-def _inspected(path: Path | None, *, writing: bool) -> tuple[list[Finding], str]:
-    """The findings of a check, and the line that is shown if there are none."""
-    with opened(writing=writing, path=path) as db:
-        found = _checked(db)
-        return found, f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
+@contextmanager
+def _opened(path: Path | None = None) -> Iterator[SessionDB]:
+    """The store for writing, or only for reading where that fails: on a read-only or full disk, or damaged."""
+    with ExitStack() as stack:
+        try:
+            db = stack.enter_context(opened(writing=True, path=path))
+        except (StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly):
+            db = stack.enter_context(opened(path=path))
+        yield db
 
 
 def _checked(db: SessionDB) -> list[Finding]:
@@ -129,7 +124,7 @@ def rebuild(path: Path | None) -> int:
 
 def _rebuilt(file: Path | None) -> int:
     from hermes.store.api.configured import store_file
-    from hermes.store.transcripts.rebuild import rebuild_store
+    from hermes.store.upkeep.check import rebuild_store
 
     path = settled(file) if file else store_file(configuration())
     if path is None or path.is_dir():
@@ -172,11 +167,7 @@ def backup(file: Path) -> None:
     must not exist.
     """
     target = file.expanduser()
-    with ExitStack() as stack:
-        try:
-            db = stack.enter_context(opened(writing=True))
-        except (StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly):  # it can still be copied
-            db = stack.enter_context(opened())
+    with _opened() as db:
         db.backup(target)
         if db.attachments_dir.is_dir() and not db.is_shared:  # attachments of a server's store are copied already
             import shutil

@@ -230,7 +230,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
 
     def rebuild(self) -> list[str]:
         """Rebuild the database from all readable rows and what only the transcripts have; returns what was done."""
-        from hermes.store.transcripts.rebuild import rebuild_store
+        from hermes.store.upkeep.check import rebuild_store
 
         if self._engine.shared:
             raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")

@@ -84,22 +84,6 @@ def snapshot(source: SessionDB, target: SessionDB) -> CopyResult:
         return move(source, target)
 
 
-def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
-    """InvalidInput when the target holds what the source does not, or holds differently: it is no interrupted copy.
-
-    For a target that is already in use, where `move` would remove and overwrite what was written there since.
-    """
-    for table in declared(TABLES):
-        if table.name not in ("sessions", "messages"):
-            continue
-        copy = _Copy(source._engine, target._engine, table, CopyResult())
-        if differing := sum(map(copy.differing, batched(copy.keys(target._engine)))):
-            raise InvalidInput(
-                f"{target.where} is in use: {differing} of its {table.name} are not in {source.where}, or differ from it,"
-                f" and copying would undo that; import the file's sessions instead: hermes sessions import {source.path}"
-            )
-
-
 def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> CopyResult:
     """Make the target hold what the source holds, and prove it. StoreError when others keep writing to the source."""
     if target.read_only:
@@ -183,11 +167,6 @@ class _Copy:
     def _among(self, keys: Sequence[Key]) -> str:
         one = f"({', '.join('?' * len(self.table.key))})"
         return f"({', '.join(self.table.key)}) IN (VALUES {', '.join([one] * len(keys))})"
-
-    def differing(self, keys: Sequence[Key]) -> int:
-        """How many of these rows of the target differ in the source. Which host has a transcript is no difference."""
-        wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)
-        return sum({**wanted.get(key, {}), "transcript": 0} != {**row, "transcript": 0} for key, row in present.items())
 
     def _bring(self, keys: Sequence[Key]) -> None:
         """Make these rows of the target those of the source."""

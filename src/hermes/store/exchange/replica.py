@@ -16,7 +16,7 @@ from typing import Any
 from hermes.errors import HermesError, InvalidInput, TitleClash
 from hermes.store import leases
 from hermes.store.api.session_db import SessionDB
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Tx, drop_meta, meta_names, note_meta
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Tx
 from hermes.store.exchange import collect
 from hermes.store.exchange import document as documents
 from hermes.store.exchange.collect import TreeState
@@ -30,7 +30,6 @@ from hermes.store.upkeep import retention
 
 _AT_ONCE = 25  # sessions in one transaction
 _MOST = 1 << 31  # bytes of a document, unpacked
-_TO_SHRED = "sync_shred:"  # keys of state_meta, followed by a session's id: shredded elsewhere, in use here
 Progress = Callable[[int, int], None]
 _HERE = "SELECT trashed_at FROM sessions WHERE id = ? AND purged IS NULL"
 
@@ -64,7 +63,6 @@ class Applied:
     sessions: set[str] = field(default_factory=set)  # their transcripts are written again
     counts: Counts = field(default_factory=Counts)
     expired: list[str] = field(default_factory=list)  # deleted elsewhere, and the grace is over
-    to_shred: list[str] = field(default_factory=list)
     attachments: set[str] = field(default_factory=set)
 
 
@@ -141,8 +139,6 @@ class _Work:
         """Whether a session has rows here from now on; a new one is created."""
         state, _ = self.placement.life(session_id)
         if state == SHREDDED or session_id in self.was_here:
-            if state == SHREDDED and session_id in self.was_here:
-                self.done.to_shred.append(session_id)
             return state != SHREDDED
         if session_id in retention.half_deleted(self.tx):
             raise NotYet(f"session {session_id} is being deleted")
@@ -385,7 +381,6 @@ class Replica:
 
     def document(self, progress: Progress | None = None) -> None:
         """Put local changes into the documents; remove what no session shows any more and no deletion has removed."""
-        self._shred_late()
         retention.finish_deletions(self._engine, self._db._transcripts)
         self._engine.adopt_foreign_rows()
         with self._engine.read() as tx:
@@ -434,49 +429,49 @@ class Replica:
         if self._db._mask is not None:
             documents.masked(theirs, bodies, self._db._mask)
         tree = str(theirs["id"])
+        shredded = self._shred(theirs)
         with self._engine.read() as tx:
             known = [tree, *collect.forks_of(tx, tree), *(theirs["sessions"].keys() - {tree})]
         with self._db._writing(*dict.fromkeys(known)) as tx:
             state = collect.bring_up_to_date(tx, tree, self.store)
             before = time.time() - self._grace * retention.DAY
             done = _apply(self._engine, tx, state, theirs, bodies, before)
-            for session_id in done.to_shred:
-                note_meta(tx, _TO_SHRED + session_id)
             self._db._transcripts.mark(tx, done.sessions)
             collect.mark_merged(tx, name)
         self._db._transcripts.rewritten(*sorted(done.sessions))
         counts = done.counts
         counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
         counts.trashed = max(0, counts.trashed - counts.deleted)
-        counts.shredded = self._shred_late() if done.to_shred else 0
+        counts.shredded = shredded
         return counts, done.attachments
 
-    def _shred_late(self) -> int:
-        """Shred here what was shredded elsewhere, unless a process uses it."""
-        with self._engine.read() as tx:
-            waiting = meta_names(tx, _TO_SHRED)
-        done = [session_id for session_id in waiting if self._shred(session_id)]
-        for session_id in done:
-            with self._engine.write(exclusive=False) as tx:
-                drop_meta(tx, _TO_SHRED + session_id)
-        return len(done)
+    def _shred(self, theirs: Document) -> int:
+        """Shred here, before the document is merged, what was shredded elsewhere; how many sessions. NotYet if one is in use."""
+        gone = {session_id for session_id, one in theirs["sessions"].items() if one.get("shred")}
+        count = 0
+        for session_id in sorted(gone):
+            with self._engine.read() as tx:
+                if tx.row(_HERE, (session_id,)) is None:
+                    continue
+                if leases.is_live(tx, session_id):
+                    raise NotYet(f"session {session_id} is in use")
+                parts = lineage.parts(tx, session_id)
+                whole = all(part in gone or _is_shredded(tx, part) for part in parts)
+            try:
+                if not (whole and self._shred_whole(session_id)):
+                    # It has gone on here: what that part shows of it stays.
+                    self._db.delete_session(session_id, by="sync")
+                    self._engine.scrub()
+            except HermesError as error:
+                raise NotYet(f"session {session_id} can't be shredded here yet ({error})") from error
+            count += 1
+        return count
 
-    def _shred(self, session_id: str) -> bool:
-        with self._engine.read() as tx:
-            if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is None:
-                return True
-            parts = lineage.parts(tx, session_id)
-            whole = all(_is_shredded(tx, part) for part in parts)
-        try:
-            if whole:
-                with suppress(InvalidInput):  # a branch shows messages of it
-                    self._db.shred_session(session_id, by="sync")
-                    return True
-            self._db.delete_session(session_id, by="sync")  # it has gone on here: what that part shows of it stays
-            self._engine.scrub()
-        except HermesError:
-            return False
-        return True
+    def _shred_whole(self, session_id: str) -> bool:
+        with suppress(InvalidInput):  # a branch shows messages of it
+            self._db.shred_session(session_id, by="sync")
+            return True
+        return False
 
     # ------------------------------------------------------------------------------------------ attachments
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
-from hermes.home import write_whole
 from hermes.store import leases
 from hermes.store.api.open import OpenStore
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
@@ -37,30 +36,22 @@ from hermes.store.upkeep import retention
 def forget_texts(path: Path, texts: Collection[str]) -> None:
     """Remove the entries that are one of these texts, whatever spaces surround it; OSError when that is not possible."""
     wanted = {text.strip() for text in texts}
-
-    def without(whole: str) -> str:
-        kept = (lines for lines, text in _entries(whole.split("\n")) if text is None or text.strip() not in wanted)
-        return "\n".join(line for lines in kept for line in lines)
-
-    rewrite_history(path, without)
-
-
-def rewrite_history(path: Path, change: Callable[[str], str]) -> None:
-    """Change the text of the file, if there is one; OSError when that is not possible."""
-    if not path.exists() or change(text := _read(path)) == text:
+    if not path.exists() or _without(path, wanted) == path.read_bytes():
         return
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.fchmod(file.fileno(), 0o600)
-        changed = change(_read(path)).encode("utf-8", "surrogateescape")  # terminals may have added to it
-        file.write(changed)
+        file.write(_without(path, wanted))  # terminals may have added to it
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", "surrogateescape")
+def _without(path: Path, wanted: Collection[str]) -> bytes:
+    """The file without the entries that are one of these texts."""
+    lines = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    kept = (group for group, text in _entries(lines) if text is None or text.strip() not in wanted)
+    return "\n".join(line for group in kept for line in group).encode("utf-8", "surrogateescape")
 
 
 def load_history(path: Path) -> list[str]:
@@ -257,22 +248,13 @@ def _remove_files(db: OpenStore, plan: Plan) -> list[str]:
             path.unlink(missing_ok=True)  # of a process that was killed while it wrote it
     left = [path(part) for part in gone for path in (transcripts.files.path, drafts.path)]
     lines = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
-    index = transcripts.files.folder / "sessions.json"
+    index = transcripts.files.folder / "sessions.json"  # it tells titles, and a gateway makes it again
     try:
-        _forget_titles(index, gone)
+        if index.exists() and any(json.dumps(part, ensure_ascii=False) in index.read_text() for part in gone):
+            index.unlink()
     except (OSError, ValueError) as error:
-        lines.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
+        lines.append(f"{index} can't be removed ({error}); remove it")
     return lines
-
-
-def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
-    """The file of chats tells the title of the session in each."""
-    entries = json.loads(index.read_bytes()) if index.is_file() else {}
-    titled = [one for one in entries.values() if one.get("session_id") in session_ids and one.get("title") is not None]
-    for one in titled:
-        one["title"] = None
-    if titled:
-        write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
