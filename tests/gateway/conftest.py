@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.echo import Echo
-from tests.support.labs.plain import PlainLab
+from tests.support.labs.plain import ForgetfulLab, LettersLab, PlainLab
 
 
 @pytest.fixture
@@ -19,5 +19,27 @@ def model() -> Iterator[Echo]:
 @pytest.fixture
 def lab() -> Iterator[PlainLab]:
     made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plain() -> Iterator[PlainLab]:
+    """The plainest platform, where `lab` is several."""
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forgetful() -> Iterator[ForgetfulLab]:
+    made = ForgetfulLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def letters() -> Iterator[LettersLab]:
+    made = LettersLab()
     yield made
     made.close()

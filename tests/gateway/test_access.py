@@ -272,14 +272,6 @@ def test_whose_conversation_the_owner_goes_on_with_is_told_and_can_have_it_back(
     until(lambda: len(scene.lab.shown()) == alices + 1)  # and the owner is told that it went back
 
 
-def test_who_moves_their_own_conversation_is_told_nothing(scene: Scene) -> None:
-    session = scene.secret_of("bob")
-    before = scene.lab.shown(who="bob")
-    scene.ask("bob", f"/resume {session}", "group")
-    scene.ask("bob", "here now", "group")
-    assert scene.lab.shown(who="bob") == before
-
-
 def test_whose_conversation_is_handed_over_is_told(scene: Scene) -> None:
     session = scene.secret_of("bob")
     scene.ask("alice", "/sethome")

@@ -12,8 +12,7 @@ import pytest
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError
 from hermes.gateway.chats.access import welcome
-from hermes.gateway.chats.router import build_session_key, source_of
-from hermes.gateway.events import DM, GROUP, Chat, Event, Sender
+from hermes.gateway.events import Sender
 from hermes.gateway.settings import platform_settings
 from hermes.gateway.startup import made_adapter
 from hermes.store.api.session_db import SessionDB
@@ -249,24 +248,6 @@ def test_wrong_accounts_are_named(accounts: str, complaint: str) -> None:
     name = accounts.strip("{").partition(":")[0] if "account name" in complaint else "work"
     with pytest.raises(ConfigError, match=complaint):
         platform_settings(config(text), Demanding, {}, account=name)
-
-
-def test_an_unset_variable_of_one_account_stops_no_other() -> None:
-    text = "platforms: {plain: {accounts: {default: {port: 1}, work: {port: 2, token: '${NOT_SET_ANYWHERE}'}}}}"
-    assert platform_settings(config(text), Plain, {}).values["port"] == 1
-    with pytest.raises(ConfigError, match="platforms.plain.accounts.work.token"):
-        platform_settings(config(text), Plain, {}, account="work")
-
-
-def test_keys_of_single_accounts_are_those_of_the_specification() -> None:
-    def key(kind: str, thread: str | None = None, account: str | None = None) -> str:
-        chat = Chat(platform="telegram", chat_id="7", type=kind, thread_id=thread, account=account)
-        return build_session_key(source_of(Event(id="1", chat=chat, sender=Sender(user_id="9", proven=True), text="x")))
-
-    assert key(DM) == "agent:main:telegram:dm:7"
-    assert key(GROUP) == "agent:main:telegram:group:7:9"
-    assert key(GROUP, "3") == "agent:main:telegram:group:7:3"
-    assert key(GROUP, None, "work") == "agent:main:telegram/work:group:7:9"
 
 
 def test_status_shows_each_account(hermes_home: Path) -> None:

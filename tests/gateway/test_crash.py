@@ -35,21 +35,40 @@ def words(texts: list[str]) -> list[str]:
     return " ".join(texts).split()
 
 
-def record_of(home: Path) -> dict[str, list[str]]:
+def record_of(db: SessionDB) -> dict[str, list[str]]:
     """The user messages in the record by chat; the store is sound and nothing waits."""
-    found: dict[str, list[str]] = defaultdict(list)
-    with SessionDB(home / "state.db") as db:
-        assert db.check() == []
-        store = GatewayDB(db)
-        assert store.read(inbox.waiting) == []
-        assert store.read(outbox.unsent) == []
-        for route in store.read(routes.bound):
-            assert route.session_id is not None
-            messages = db.get_messages(route.session_id)
-            found[route.key.rpartition(":")[2]] = [m["content"] for m in messages if m["role"] == "user"]
-            whole = [m for m in messages if m["role"] == "assistant" and m["finish_reason"] != "interrupted"]
-            assert len(whole) == len(found[route.key.rpartition(":")[2]])
+    found: dict[str, list[str]] = {}
+    assert db.check() == []
+    store = GatewayDB(db)
+    assert store.read(inbox.waiting) == []
+    assert store.read(outbox.unsent) == []
+    for route in store.read(routes.bound):
+        assert route.session_id is not None
+        messages = db.get_messages(route.session_id)
+        chat = route.key.rpartition(":")[2]
+        found[chat] = [one["content"] for one in messages if one["role"] == "user"]
+        whole = [one for one in messages if one["role"] == "assistant" and one["finish_reason"] != "interrupted"]
+        assert len(whole) == len(found[chat])
     return found
+
+
+def say(lab: PlainLab, said: dict[str, list[str]], chat: str, text: str) -> None:
+    said[chat].append(text)
+    lab.say(text, chat={"chat_id": chat, "type": "dm"})
+
+
+def all_answered(lab: PlainLab, said: dict[str, list[str]]) -> None:
+    """In every chat each message is answered once, in order."""
+
+    def wrong() -> dict[str, list[str]]:
+        expected = {chat: words([reply_to(one) for one in texts]) for chat, texts in said.items()}
+        return {chat: shown for chat in said if (shown := words(lab.shown_in(chat))) != expected[chat]}
+
+    while left := len(wrong()):  # the deadline is for the next chat, however many there are
+        until(
+            lambda left=left: len(wrong()) < left,
+            lambda: {chat: (shown[:40], said[chat]) for chat, shown in wrong().items()},
+        )
 
 
 @pytest.mark.parametrize("seed", range(1, size(1, 2) + 1))
@@ -63,8 +82,7 @@ def test_killed_again_and_again_under_load(lab: PlainLab, model: Echo, hermes_ho
 
     def feed() -> None:
         for (chat, text), pause in zip(messages, pauses, strict=True):
-            said[chat].append(text)
-            lab.say(text, chat={"chat_id": chat, "type": "dm"})
+            say(lab, said, chat, text)
             time.sleep(pause)
 
     feeder = threading.Thread(target=feed, daemon=True)
@@ -75,23 +93,11 @@ def test_killed_again_and_again_under_load(lab: PlainLab, model: Echo, hermes_ho
             gateway.kill()
             gateway.start()
         feeder.join()
-        _all_answered(lab, said)
+        all_answered(lab, said)
         assert gateway.stop() == 0
     assert not lab.unacknowledged
-    assert record_of(hermes_home) == dict(said)
-
-
-def _all_answered(lab: PlainLab, said: dict[str, list[str]]) -> None:
-    """Wait until every chat shows its answers, each once and in order; say what one shows instead."""
-
-    def wrong() -> list[str]:
-        return [c for c, texts in said.items() if words(lab.shown_in(c)) != words([reply_to(text) for text in texts])]
-
-    try:
-        until(lambda: not wrong())
-    except AssertionError:
-        for chat in wrong():
-            assert words(lab.shown_in(chat)) == words([reply_to(text) for text in said[chat]]), chat
+    with SessionDB(hermes_home / "state.db") as db:
+        assert record_of(db) == dict(said)
 
 
 def test_a_kill_before_the_first_message_is_stored_leaves_no_empty_session(
@@ -130,4 +136,5 @@ def test_after_a_kill_in_another_container_the_next_gateway_of_a_file_begins_at_
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         assert gateway.stop() == 0, gateway.output()
-    assert words(record_of(hermes_home)["dm-alice"]) == ["hello"]
+    with SessionDB(hermes_home / "state.db") as db:
+        assert record_of(db) == {"dm-alice": ["hello"]}

@@ -49,13 +49,6 @@ def test_every_event_can_be_kept_and_read_back(event: Event) -> None:
         assert kept is event
 
 
-def test_only_the_broken_character_changes() -> None:
-    event = Event(
-        id="1", chat=Chat(platform="p", chat_id="c"), sender=Sender(proven=True), text="a\ud83d b \ud83d\ude00 c"
-    )
-    assert writable(event).text == "a� b 😀 c"
-
-
 def test_half_a_character_does_not_lose_a_message() -> None:
     lab = PlainLab()
     with Echo() as model, running(lab, model):

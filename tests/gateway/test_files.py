@@ -27,13 +27,6 @@ def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
 
 
 @pytest.fixture
-def plain() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The owner's working folder; temporary files are elsewhere."""
     made, elsewhere = tmp_path / "work", tmp_path / "temporary"

@@ -46,14 +46,14 @@ def test_a_choice_outlives_the_process_and_the_word_default_takes_it_back(
     ask, home = asker(lab), tmp_path / "home"
     with GatewayProcess(home, [lab], model.base_url) as gateway:
         assert "echo" in ask("hello") and used(model) == "echo"
-        assert "From now on other answers" in ask("/model other")
+        assert "other answers" in ask("/model other")
         gateway.kill()  # at once: the command's answer is the promise
         gateway.start()
         assert ask("who is there?") == "echo: who is there?" and used(model) == "other"
         assert "other" in (told := ask("/status")) and "chosen for this conversation" in told
         ask("and in another chat?", who="bob")
         assert used(model) == "echo"
-        assert "From now on echo answers" in ask("/model default")
+        assert "echo answers" in ask("/model default")
         gateway.kill()
         gateway.start()
         assert ask("back?") == "echo: back?" and used(model) == "echo"

@@ -113,19 +113,6 @@ def test_many_strangers_lock_no_one_out(lab: PlainLab, model: Echo) -> None:
         assert len(gateway.store.read(approvals.waiting, gateway.store.clock())) == 25
 
 
-def test_codes_are_not_kept_without_end(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approvals, "WAITING_AT_MOST", 3)
-    clock = Clock()
-    store = GatewayDB(db, clock=clock)
-    for number in range(5):
-        clock.forward(1)
-        assert store.write(approvals.make_pairing, f"code{number}", "plain", f"u{number}", None, "{}")
-    assert store.write(approvals.make_pairing, "elsewhere", "other", "u0", None, "{}")
-    assert [(one["platform"], one["user_id"]) for one in store.read(approvals.waiting, clock())] == [
-        ("plain", "u2"), ("plain", "u3"), ("plain", "u4"), ("other", "u0"),
-    ]  # fmt: skip
-
-
 def test_five_tries_a_minute_over_all_processes(db: SessionDB, make_db: Any) -> None:
     clock = Clock()
     store = GatewayDB(db, clock=clock)

@@ -13,7 +13,6 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
-from tests.support.notices import STOPPED
 from tests.support.wire import Wire, call, delta, end, sse
 from tests.support.wire import said as reply
 
@@ -101,15 +100,6 @@ def test_silence_is_a_no(lab: PlainLab, model: Echo, precious: Path) -> None:
         assert precious.exists()
         lab.say("yes")  # too late: it is a message like any other
         answered(lab, "echo: yes")
-        assert precious.exists()
-
-
-def test_stop_ends_a_question(lab: PlainLab, model: Echo, precious: Path) -> None:
-    with running(lab, model, display={"busy": "queue"}):
-        lab.say(removing(precious))
-        asked(lab)
-        lab.say("/stop")
-        answered(lab, STOPPED)
         assert precious.exists()
 
 

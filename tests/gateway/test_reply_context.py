@@ -30,13 +30,6 @@ def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
     made.close()
 
 
-@pytest.fixture
-def plain() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 def token(number: int) -> dict[str, Any]:
     return {"token": f"ctx-{number}", "until": 1_900_000_000 + number}
 

@@ -18,8 +18,9 @@ from hermes.gateway.platforms.email.client import LEFT_ALONE
 from tests.gateway.platforms import conftest as fixtures
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.email import Lab, Recorder, connected
+from tests.support.labs.email import Lab, connected
 from tests.support.labs.email_server import PASSWORD
+from tests.support.labs.recording import Recorder
 from tests.support.wire import Wire, said
 
 lab, place = fixtures.lab, fixtures.place

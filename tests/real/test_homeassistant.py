@@ -15,8 +15,8 @@ from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant import HomeAssistant
 from tests.gateway.platforms import conftest as fixtures
 from tests.support.labs import recording
-from tests.support.labs.email import Recorder
 from tests.support.labs.homeassistant import Lab
+from tests.support.labs.recording import Recorder
 
 lab, place = fixtures.lab, fixtures.place
 

@@ -16,6 +16,7 @@ from hermes.errors import PlatformUnreachable
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, Revision
 from hermes.gateway.platforms.bluebubbles import BlueBubbles, canonical
+from tests.support.anything import anything
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -182,13 +183,7 @@ def test_a_person_has_one_id(address: str, person: str) -> None:
     assert canonical(address) == person
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["guid", "address", "x"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+any_json = anything("guid", "address", "x")
 names = st.sampled_from(
     [
         "guid", "text", "isFromMe", "handle", "chats", "attachments", "dateCreated", "dateEdited", "dateRetracted",
@@ -197,7 +192,7 @@ names = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.dictionaries(names, anything), st.booleans())
+@given(st.dictionaries(names, any_json), st.booleans())
 def test_whatever_a_server_sends_is_read_or_skipped(data: dict[str, Any], updated: bool) -> None:
     adapter = BlueBubbles({"url": "http://mac", "password": "x"}, Path("/nonexistent"))
     found = adapter._understood(data, updated=updated)

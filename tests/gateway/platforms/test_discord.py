@@ -39,14 +39,6 @@ async def test_without_the_message_content_intent_the_user_is_told_what_to_click
             await attempt
 
 
-async def test_a_server_that_no_longer_answers_does_not_hold_up_the_end(lab: Lab, tmp_path: Path) -> None:
-    adapter = Discord(lab.settings, tmp_path)
-    await adapter.connect(Recorder())
-    with lab.frozen():
-        await asyncio.wait_for(adapter.disconnect(), 5)
-        await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-
 # ------------------------------------------------------------------------------------------------ hearing
 
 
@@ -224,15 +216,6 @@ async def test_a_dropped_connection_is_resumed_without_a_loss(lab: Lab, tmp_path
         assert link.texts == ["before", "while it was cut", "after"]
         assert (lab.server.identified, lab.server.resumed) == (before, resumed + 1)
         assert not link.losses
-
-
-async def test_the_gateways_order_to_reconnect_is_obeyed(lab: Lab, tmp_path: Path) -> None:
-    async with connected(lab, tmp_path) as (_, link):
-        resumed = lab.server.resumed
-        lab.order(7)
-        await until_async(lambda: lab.server.resumed == resumed + 1 and len(link.identities) == 2)
-        lab.say("still there?")
-        await until_async(lambda: link.texts == ["still there?"])
 
 
 async def test_when_a_session_can_not_be_resumed_what_was_missed_is_fetched(lab: Lab, tmp_path: Path) -> None:

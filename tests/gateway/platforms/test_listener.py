@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import ConfigError, PlatformUnreachable
+from hermes.errors import ConfigError
 from hermes.gateway.adapter import Listening
 from hermes.gateway.platforms._shared.listener import (
     LARGEST,
@@ -95,21 +94,6 @@ async def test_adapters_share_a_port_and_each_hears_its_own_path() -> None:
         await again.close()
 
 
-async def test_adapters_that_come_and_go_at_the_same_moment_share_one_server() -> None:
-    port, boxes = free_port(), [Mailbox(f"/box-{number}", "a") for number in range(5)]
-    opened = await asyncio.gather(*(box.open(port) for box in boxes))
-    assert {one.port for one in opened} == {port}
-    with pytest.raises(ConfigError, match="/box-2 on port .* is taken"):
-        await Mailbox("/box-2", "b").open(port)
-    latecomer = Mailbox("/late", "a")
-    *_, late = await asyncio.gather(*(one.close() for one in opened), latecomer.open(port))
-    async with client(port) as caller:
-        assert (await caller.post("/late", headers={"X-Word": "a"})).status_code == 202
-        # the only one left, /late, refuses it; so soon after the start it may be another's, which is not connected yet
-        assert (await caller.post("/box-2", headers={"X-Word": "x"})).status_code == 503
-    await late.close()
-
-
 async def test_what_is_not_stored_is_asked_for_again_and_what_is_too_large_is_not() -> None:
     port, box = free_port(), Mailbox("/one", "a")
     registration = await box.open(port)
@@ -181,18 +165,6 @@ async def test_a_path_that_anyone_could_call_is_refused() -> None:
     registration = await listen(Listening(port=0), "/open", handler=box.handler, link=box.link)
     async with client(registration.port) as caller:
         assert (await caller.post("/open", content=b"x")).status_code == 202
-    await registration.close()
-
-
-async def test_a_port_of_another_program_is_worth_another_try() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        for _ in range(2):
-            with pytest.raises(PlatformUnreachable, match="taken"):
-                await Mailbox("/one", "a").open(taken.getsockname()[1])
-        port = taken.getsockname()[1]
-    registration = await Mailbox("/one", "a").open(port)
     await registration.close()
 
 

@@ -319,30 +319,7 @@ async def test_rate_limits_errors_and_rooms_that_are_not_ours_are_told_apart(lab
         assert lab.shown() == ["x"]
 
 
-async def test_a_room_we_were_thrown_out_of_refuses(lab: Lab, tmp_path: Path) -> None:
-    alice = lab.people["alice"]
-    room = alice.create_room(lab.agent, preset="private_chat")
-    adapter = matrix(lab, tmp_path)
-    async with connected(adapter):
-        alice.ask("POST", f"/rooms/{quote(room)}/kick", json={"user_id": lab.agent.user_id})
-        with pytest.raises(SendRefused):
-            await adapter.send(Chat(platform="matrix", chat_id=room), "x", nonce="1")
-
-
 # ---------------------------------------------------------------------------------------------------- breaking
-
-
-async def test_the_gateway_is_told_when_the_server_stays_away(lab: Lab, tmp_path: Path) -> None:
-    adapter = matrix(lab, tmp_path)
-    adapter.pauses = (0.0, 0.01)
-    async with connected(adapter) as link:
-        lab.proxy.fail(20, 503, path="/sync")
-        lab.say("unheard")
-        await link.until(lambda: link.losses, "the loss is not told")
-        assert isinstance(link.losses[0], PlatformUnreachable)
-    lab.proxy.reset()
-    async with connected(matrix(lab, tmp_path)) as link:
-        await link.event("unheard")
 
 
 async def test_the_gateway_is_told_when_the_login_is_taken_away(lab: Lab, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hermes.gateway.chats.access import welcome
 from hermes.gateway.events import Event, OutgoingFile
 from hermes.gateway.platforms.qqbot import QQBot, understood
 from hermes.store.gateway import inbox, outbox
+from tests.support.anything import anything
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -65,7 +66,7 @@ def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
         gateway.services.outbox.post(event.chat, "one more", answers=event)
         until(lambda: settled(gateway))
         (row,) = gateway.store.statuses()
-        assert "5 answers to a message" in (row["error"] or "")
+        assert "5 answers" in (row["error"] or "")
         lab.say("again")
         until(lambda: any("could not be sent" in one for one in lab.shown()))
         assert "one more" not in lab.shown()
@@ -89,18 +90,6 @@ def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo) -> N
             lambda: gateway.store.read(inbox.waiting) == [] and gateway.store.read(outbox.unsent) == [] and lab.shown(),
         )
         assert lab.shown() == ["echo: hello"]
-
-
-def test_an_expired_token_is_renewed_once_for_many_requests(lab: Lab, model: Echo) -> None:
-    with running(lab, model):
-        lab.say("one")
-        until(lambda: lab.shown() == ["echo: one"])
-        before = lab.renewals
-        lab.expire_token()
-        for who in ("alice", "bob"):
-            lab.say("two", who=who)
-        until(lambda: lab.shown(who="bob") == ["echo: two"] and lab.shown()[-1:] == ["echo: two"])
-        assert lab.renewals == before + 1
 
 
 @pytest.mark.parametrize("status", [502, 429])
@@ -197,20 +186,13 @@ def test_a_person_who_is_approved_hears_it_as_the_answer_to_their_message(lab: L
     assert lab.proactive == []
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["user_openid", "member_openid", "url"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+any_json = anything("user_openid", "member_openid", "url")
 names = st.sampled_from(["id", "author", "content", "timestamp", "group_openid", "attachments"])
 
 
 @given(
     st.sampled_from(["C2C_MESSAGE_CREATE", "GROUP_AT_MESSAGE_CREATE", "READY"]),
-    st.dictionaries(names, anything) | anything,
+    st.dictionaries(names, any_json) | any_json,
 )
 def test_whatever_the_gateway_sends_is_read_or_skipped(kind: str, data: Any) -> None:
     found = understood(kind, data)

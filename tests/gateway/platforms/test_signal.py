@@ -195,14 +195,6 @@ def test_the_largest_file_fits_into_what_the_daemon_reads() -> None:
     assert len(signal_adapter._data_address(file)) < LONGEST_TEXT
 
 
-async def test_typing_is_shown_to_people_and_groups(lab: Lab, tmp_path: Path) -> None:
-    adapter = signal(lab, tmp_path)
-    async with connected(adapter):
-        await adapter.typing(dm(lab))
-        await adapter.typing(Chat(platform="signal", chat_id=GROUP, type="group"))
-        assert (lab.typed(), lab.typed("group")) == (1, 1)
-
-
 async def test_every_kind_of_failure_is_told_apart(lab: Lab, tmp_path: Path) -> None:
     adapter = signal(lab, tmp_path)
     async with connected(adapter):

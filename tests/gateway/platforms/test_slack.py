@@ -76,14 +76,6 @@ async def test_a_thread_that_hangs_on_our_message_is_ours_after_a_restart_too(la
         assert (await link.heard())[0].addressed
 
 
-async def test_the_message_a_thread_hangs_on_is_not_in_it(lab: Lab) -> None:
-    root = {"type": "app_mention", "channel": lab.chat_id("channel"), "user": "UALICE001", "ts": "5.000001"}
-    async with connected(lab) as (_, link):
-        lab.announce(root | {"thread_ts": "5.000001", "text": f"<@{BOT}> let us talk"})
-        event = (await link.heard())[0]
-    assert (event.chat.thread_id, event.chat.type, event.text) == (None, "channel", "let us talk")
-
-
 async def test_what_changes_or_bots_say_is_no_event_and_is_acknowledged(lab: Lab) -> None:
     common = {
         "type": "message",

@@ -120,14 +120,6 @@ async def test_a_server_error_is_worth_another_try_and_is_tried_once(lab: Lab) -
     assert [method for method, _ in lab.state.calls].count("chat.postMessage") == 3
 
 
-async def test_a_message_whose_answer_is_lost_is_not_sent_twice_behind_our_back(lab: Lab) -> None:
-    async with connected(lab) as (adapter, _):
-        lab.lose_answers()
-        with pytest.raises(PlatformUnreachable):
-            await adapter.send(chat(lab), "once", nonce="1")
-    assert lab.shown() == ["once"]
-
-
 @pytest.mark.parametrize(
     ("where", "word"), [(ARCHIVED, "archived"), (FOREIGN, "invite"), ("C000", "gone"), ("", "channel_not_found")]
 )

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
 from hermes.commands.registry import parse
-from hermes.errors import PlatformRefused, PlatformUnreachable
+from hermes.errors import PlatformRefused
 from hermes.gateway.events import Chat, Event, Forwarded
 from hermes.gateway.flow.turns import read_answer
 from hermes.gateway.platforms.telegram.adapter import Telegram
@@ -35,11 +35,6 @@ def heard(lab: Lab, count: int, **more: Any) -> list[Event]:
 
 
 # ------------------------------------------------------------------------------------------------ coming and going
-
-
-def test_a_page_of_somebody_else_is_not_telegram(lab: Lab) -> None:
-    with pytest.raises(PlatformRefused):
-        asyncio.run(telegram(lab, base_url=f"{lab.base_url}/elsewhere").check())
 
 
 # ----------------------------------------------------------------------------------------------- what is said where
@@ -357,15 +352,6 @@ def test_an_update_nobody_can_read_does_not_stop_the_rest(lab: Lab) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ when things go wrong
-
-
-async def test_after_too_many_failures_the_gateway_is_told(lab: Lab) -> None:
-    lab.bad_polls = 1000
-    adapter = telegram(lab)
-    adapter.poll_failures = 1
-    async with connected(adapter) as link:
-        await link.until(lambda: link.losses)
-        assert isinstance(link.losses[0], PlatformUnreachable)
 
 
 async def test_a_revoked_token_is_final(lab: Lab) -> None:

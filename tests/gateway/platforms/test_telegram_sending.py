@@ -56,14 +56,6 @@ def say(lab: Lab, *texts: str, chat: Chat = ALICE, **more: Any) -> list[str]:
 # -------------------------------------------------------------------------------------------------------- messages
 
 
-def test_a_message_with_its_formatting(lab: Lab) -> None:
-    say(lab, "**Hello** 👋 `x`")
-    assert lab.shown() == ["Hello 👋 x"]
-    assert [(one["type"], one["offset"], one["length"]) for one in lab.sent[0]["entities"]] == [
-        ("bold", 0, 5), ("code", 9, 1),
-    ]  # fmt: skip
-
-
 def test_messages_go_to_the_group_and_to_its_topic(lab: Lab) -> None:
     say(lab, "to all", chat=ROOM)
     say(lab, "to some", chat=IDEAS)
@@ -171,10 +163,6 @@ def test_a_chat_that_is_gone_or_has_blocked_us(lab: Lab) -> None:
     nowhere = Chat(platform="telegram", chat_id="31337", type="dm")
     refusal(lab, lambda adapter: adapter.send(nowhere, "x", nonce="1"), SendRefused)
     refusal(lab, lambda adapter: adapter.send(ALICE, "   ", nonce="1"), SendRefused)
-
-
-def test_an_edit_of_a_message_that_is_gone(lab: Lab) -> None:
-    refusal(lab, lambda adapter: adapter.edit(ALICE, "31337", "x"), SendRefused)
 
 
 def test_a_group_that_became_a_supergroup_is_followed(lab: Lab) -> None:
@@ -310,3 +298,15 @@ async def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_
     assert lab.sent_files("thread") == [("a.ogg", b"a.ogg", "")]
     sent = [name for name, _ in lab.requests if name.startswith("send")]
     assert sent == ["sendPhoto", "sendVoice", "sendDocument", "sendPhoto", "sendDocument"]
+
+
+def test_a_message_with_its_formatting(lab: Lab) -> None:
+    say(lab, "**Hello** 👋 `x`")
+    assert lab.shown() == ["Hello 👋 x"]
+    assert [(one["type"], one["offset"], one["length"]) for one in lab.sent[0]["entities"]] == [
+        ("bold", 0, 5), ("code", 9, 1),
+    ]  # fmt: skip
+
+
+def test_an_edit_of_a_message_that_is_gone(lab: Lab) -> None:
+    refusal(lab, lambda adapter: adapter.edit(ALICE, "31337", "x"), SendRefused)

@@ -6,10 +6,9 @@ People's mails are put into the agent's mailbox in order; the agent's go through
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -17,13 +16,12 @@ from email.utils import formatdate, parseaddr
 from pathlib import Path
 from typing import Any
 
-from hermes.gateway.events import Event
 from hermes.gateway.platforms.email.adapter import Email
 from tests.support.labs import recording
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.email_server import DOMAIN, PASSWORD, SERVER, MailServer
-from tests.support.waiting import until_async
+from tests.support.labs.recording import Recorder
 
 _NUMBERS = itertools.count(1)
 
@@ -165,44 +163,6 @@ def plain_text(mail: EmailMessage) -> str:
     """The text of a mail in a program without HTML."""
     part = mail.get_body(("plain",))
     return "" if part is None else str(part.get_content()).replace("\r\n", "\n").removesuffix("\n")
-
-
-class Recorder(recording.Recorder):
-    """A gateway that takes notes, of the log as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refusals = 0  # how many events it fails to keep before it keeps one
-        self.records: list[logging.LogRecord] = []
-        self.log = logging.Logger("adapter", logging.DEBUG)
-        self.log.addHandler(self._handler())
-
-    def _handler(self) -> logging.Handler:
-        records = self.records
-
-        class Keep(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                records.append(record)
-
-        return Keep()
-
-    async def received(self, event: Event) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise OSError("the disk is full")
-        await super().received(event)
-
-    def troubled(self, text: str) -> None:
-        self.log.warning("%s", text)
-
-    @property
-    def logged(self) -> str:
-        """Everything that was logged."""
-        return "\n".join(record.getMessage() for record in self.records)
-
-    async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
-        """Wait for something without holding up the event loop."""
-        return await until_async(condition, lambda: what or f"{condition}; events {self.texts}; {self.logged}")
 
 
 @asynccontextmanager

@@ -13,12 +13,26 @@ from hermes.gateway.events import Event, Revision
 from tests.support.waiting import until_async
 
 
+class _Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 class Recorder:
     """A Link. `refuse` makes `received` raise, as a gateway does whose store is full; `before` comes before an event is kept."""
 
     def __init__(self, before: Callable[[Event], Awaitable[None]] | None = None) -> None:
         self.before = before
-        self.log = logging.getLogger("tests.gateway")
+        self._lines = _Lines()
+        self.log = logging.Logger("tests.gateway.adapter", logging.DEBUG)
+        self.log.parent = logging.getLogger("tests.gateway")  # pytest sees it, too
+        self.log.addHandler(self._lines)
         self.troubles: list[str] = []
         self.events: list[Event] = []
         self.revisions: list[Revision] = []
@@ -52,9 +66,15 @@ class Recorder:
 
     def troubled(self, text: str) -> None:
         self.troubles.append(text)
+        self.log.warning("%s", text)
 
     def lost(self, error: Exception) -> None:
         self.losses.append(error)
+
+    @property
+    def logged(self) -> str:
+        """Everything that the adapter has logged, and the troubles that it has reported."""
+        return "\n".join(self._lines.lines)
 
     @property
     def texts(self) -> list[str]:
@@ -63,7 +83,7 @@ class Recorder:
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait for a condition while the adapter works."""
-        return await until_async(condition, lambda: f"{what or condition}: {self.texts} {self.losses}")
+        return await until_async(condition, lambda: f"{what or condition}: {self.texts} {self.losses} {self.logged}")
 
     async def heard(self, count: int = 1) -> list[Event]:
         """The events, once there are so many."""

@@ -37,8 +37,9 @@ class SocketLab(ServerLab):
             request.transport.abort()
 
     def close(self) -> None:
-        self._call(self._runner.cleanup())
-        self._thread.stop()
+        if not self._loop.is_closed():  # a test may have ended it
+            self._call(self._runner.cleanup())
+            self._thread.stop()
 
     def _begin(self) -> None:
         self._thread = LoopThread()

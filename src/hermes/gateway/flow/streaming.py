@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hermes.gateway.flow.outbox import Delivery, Job
     from hermes.store.gateway.outbox import Outgoing
 
-TICK = 0.1  # seconds between two looks for new text
+TICK = 0.1  # seconds between two looks for new text, at least
 TYPING_AFTER = 0.25  # seconds: a reply that is ready at once needs no "is typing"
 TYPING_SECONDS = 4.0
 PATIENCE = 120.0  # seconds an adapter may take for one message
@@ -106,19 +106,19 @@ class Streaming:
 
     async def grow(self, reply: StreamedReply) -> None:
         """Show a reply as it is written, until it is complete."""
-        capabilities = self._adapter.capabilities
-        streams = reply.streams and not reply.unsure
-        next_look = time.monotonic()
-        next_typing = next_look + TYPING_AFTER
-        while reply.parts is None and (streams or capabilities.typing):
+        begun, never = time.monotonic(), float("inf")
+        next_look = begun if reply.streams and not reply.unsure else never
+        next_typing = begun + TYPING_AFTER if self._adapter.capabilities.typing else never
+        while reply.parts is None and min(next_look, next_typing) < never:
             now, is_open = time.monotonic(), self._delivery.is_open
-            if capabilities.typing and is_open and now >= next_typing:
+            if is_open and now >= next_typing:
                 next_typing = now + TYPING_SECONDS
                 await self._type(reply.chat)
-            if streams and is_open and now >= next_look and (reply.after is None or reply.after.is_done):
+            if is_open and now >= next_look and (reply.after is None or reply.after.is_done):
                 wait = await self._grow(reply)
-                streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
-            await wait_first(reply.done, TICK)
+                next_look = never if wait is None else time.monotonic() + wait
+            pause = min(next_look, next_typing) - time.monotonic()
+            await wait_first(reply.done, min(max(TICK, pause), TYPING_SECONDS))
 
     async def _type(self, chat: Chat) -> None:
         try:
