@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.sizes import some
 
-from . import Nursery, Refused, Remote, clone, contents, step, store
+from . import Nursery, Refused, Remote, clone, contents, exports, step, store
 from .damage import HARMS, harm, pages_of
 from .workers import message, word
 
@@ -272,3 +272,18 @@ def test_the_damaged_file_is_kept_beside_the_repaired_one(
     assert command(nursery, path, "repair", "--rebuild-index")[0] == 0
     copies = [one for one in path.parent.iterdir() if one.is_file() and one != path and one.read_bytes() == damaged]
     assert copies, f"no copy of what was there before: {sorted(one.name for one in path.parent.iterdir())}"
+
+
+def test_a_lost_database_is_made_anew_from_its_transcripts(nursery: Nursery, base: Path, folder: Path) -> None:
+    path = clone(base, folder / "work")
+    with store(path, read_only=True) as db:
+        shown = exports(db)
+    path.unlink()
+    path.write_bytes(b"")
+    code, out = command(nursery, path, "repair", "--rebuild-index")
+    assert code == 0, out
+    with store(path) as db:
+        after = exports(db)
+    assert {name: contents(one["messages"]) for name, one in after.items()} == {
+        name: contents(one["messages"]) for name, one in shown.items()
+    }

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from . import Refused, Remote, can_mount, contents, need, size, transcript_ids
+from . import Refused, Remote, assert_kept, can_mount, contents, need, size, transcript_ids
 from .workers import message
 
 DISK = 8000  # KiB
@@ -237,4 +237,34 @@ def test_a_full_transcript_folder_stops_no_message(mounts: None, tmp_path: Path)
         rows = remote.get_messages("talk")
         assert len(rows) == 45
         assert_lines(remote, path, Counter(row["id"] for row in rows))
+        assert remote.check() == []
+
+
+def test_an_unwritable_transcript_folder_stops_no_message(open_folder: Path) -> None:
+    path = open_folder / "state.db"
+    with Remote() as remote:
+        assert remote.become_nobody() != 0
+        remote.open(str(path))
+        remote.create_session("talk", "cli")
+        remote.append("talk", "w", 0, 3)
+        remote.close()
+        remote.os("chmod", str(open_folder / "sessions"), 0o500)
+        for one in (open_folder / "sessions").rglob("*"):
+            remote.os("chmod", str(one), 0o500 if one.is_dir() else 0o400)
+        remote.warnings()
+        remote.open(str(path))
+        acks = list(zip(remote.append("talk", "w", 3, 5), ["talk"] * 5, ["w"] * 5, range(3, 8), strict=True))
+        said = remote.warnings()
+        assert len(said) == 1, said
+        remote.kill()
+    with Remote() as remote:
+        remote.become_nobody()
+        for one in (open_folder / "sessions").rglob("*"):
+            remote.os("chmod", str(one), 0o700 if one.is_dir() else 0o600)
+        remote.os("chmod", str(open_folder / "sessions"), 0o700)
+        remote.open(str(path))
+        assert_kept(remote, acks)
+        wanted = Counter(row["id"] for row in remote.get_messages("talk"))
+        assert len(wanted) == 8
+        assert transcript_ids(open_folder / "sessions", "talk") == wanted
         assert remote.check() == []

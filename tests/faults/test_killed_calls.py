@@ -314,3 +314,56 @@ def test_killed_while_a_reply_is_stored_its_tokens_count_if_it_is_there(
             assert db.check() == []
 
     each_death(nursery, base, folder, call, verify)
+
+
+def test_killed_while_backing_up(nursery: Nursery, base: Path, folder: Path) -> None:
+    """A backup that has its name is whole; a torn one is not in the way of the next."""
+    truth = shown_by(base)
+    target = folder / "copies" / "copy.db"
+    target.parent.mkdir()
+
+    def verify(path: Path) -> None:
+        with store(path) as db:
+            assert exports(db) == truth
+            assert db.check() == []
+            if not target.exists():
+                db.backup(target)
+        with store(target, read_only=True) as copy:
+            assert exports(copy) == truth
+        with store(target, transcripts="off") as copy:
+            assert copy.check() == []
+
+    def tidy() -> None:
+        for left in target.parent.glob("copy.db*"):
+            left.unlink()
+
+    each_death(nursery, base, folder, step("backup", str(target)), verify, before=tidy)
+
+
+def test_killed_while_vacuuming(nursery: Nursery, base: Path, folder: Path) -> None:
+    holed = folder / "holed"
+    path = clone(base, holed)
+    with store(path) as db:
+        for name in ("past1", "past2"):
+            db.delete_session(name)
+        wanted = exports(db)
+
+    def verify(path: Path) -> None:
+        with store(path) as db:
+            assert exports(db) == wanted
+            assert db.check() == []
+            assert len(db.search_messages("longword99q")) == 1
+
+    each_death(nursery, holed, folder, step("vacuum"), verify)
+
+
+def test_killed_while_clearing_messages(nursery: Nursery, base: Path, folder: Path) -> None:
+    truth = shown_by(base)
+
+    def verify(path: Path) -> None:
+        with store(path) as db:
+            assert contents(db.get_messages("talk")) in (contents(OLD), [])
+            unharmed(db, truth, "bystander", "long", "branch")
+            assert db.check() == []
+
+    each_death(nursery, base, folder, step("clear_messages", "talk"), verify)

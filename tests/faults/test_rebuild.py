@@ -253,3 +253,28 @@ def test_tables_of_other_programs_come_along_with_their_indexes(tmp_path: Path) 
         assert db.sql("SELECT text FROM words_of_mine WHERE words_of_mine MATCH 'heron'") == [{"text": "heron"}]
         assert db.sql("SELECT 1 AS there FROM sqlite_master WHERE name = 'by_order'") == [{"there": 1}]
         assert shown(db, "a") == ["one"] and db.check() == []
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_an_older_database_that_is_put_back_gives_no_id_again_and_writes_every_line(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "state.db"
+    with SessionDB(path) as db:
+        for name in ("a", "b"):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", "one")
+    shutil.copy(path, tmp_path / "kept.db")
+    with SessionDB(path) as db:
+        for name in ("b", "a", "b", "a"):
+            db.append_message(name, "user", "lost")
+    for file in tmp_path.glob("state.db*"):
+        file.unlink()
+    shutil.copy(tmp_path / "kept.db", path)
+    with SessionDB(path) as db:
+        for name in (first, "b", "a"):
+            db.append_message(name, "user", "new")
+            assert b'"new"' in (tmp_path / "sessions" / f"{name}.jsonl").read_bytes()
+        assert "lost" in {one["kind"] for one in db.check()}
+        db.repair()
+        for name in ("a", "b"):
+            assert shown(db, name) == ["one", "lost", "lost", "new", *(["new"] if name == first else [])]
+        assert db.check() == []

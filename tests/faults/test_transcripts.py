@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,10 +27,12 @@ from . import (
     size,
     step,
     store,
+    transcript_ids,
 )
 
 MOMENTS = size(1, 60)  # of each call,
 LAST = size(30, 1000)  # spread over its last input/output calls, since lines are written after the commit
+ROUNDS = size(1, 6)
 WRITERS = 4
 
 ROWS = [{"role": ("user", "assistant")[n % 2], "content": f"word{n}q and more"} for n in range(6)]
@@ -231,3 +234,64 @@ def test_a_transcript_that_cannot_be_read_is_moved_aside_and_written_again(tmp_p
         assert "unreadable" in found["detail"]
         db.repair()
         assert b'"one"' in path.read_bytes() and db.check() == []
+
+
+def mark_of_the_dead(path: Path, round_: int) -> None:
+    """A process writes one more message and is killed: the store knows that "talk" has to be looked at."""
+    with Remote(path) as remote:
+        remote.append("talk", f"v{round_}", 0)
+        remote.kill()
+
+
+def test_several_processes_that_open_at_once_mend_it_once(folder: Path) -> None:
+    """The lines that a killed writer left out are filled in by one of the next processes, not by each of them."""
+    path = left_by_a_killed_writer(folder, 300)
+    file = path.parent / "sessions" / "talk.jsonl"
+    whole = file.read_bytes()
+    for round_ in range(ROUNDS):
+        mark_of_the_dead(path, round_)
+        file.write_bytes(whole[: len(whole) // 20])
+        openers = [Remote() for _ in range(WRITERS)]
+        try:
+            for opener in openers:
+                opener.warnings()  # it is up and waits
+            for opener in openers:
+                opener.begin("open", str(path))
+            for opener in openers:
+                opener.answer()
+            for opener in openers:
+                opener.close()
+        finally:
+            for opener in openers:
+                opener.kill()
+        with store(path) as db:
+            assert_transcripts_whole(db)
+            assert db.check() == []
+
+
+def test_the_transcripts_of_killed_writers_alone_give_the_same_store(nursery: Nursery, folder: Path) -> None:
+    """Kill four writers, open once, throw the database away: everything is in the files."""
+    path, dice = folder / "store" / "state.db", seeded("rebuild")
+    with Acks() as acks:
+        writers = [Remote(pass_fds=[acks.write_end]) for _ in range(WRITERS)]
+        for number, writer in enumerate(writers):
+            writer.begin("open", str(path), durability="normal")
+            writer.begin("ensure_session", f"own{number}", "cli")
+            writer.begin("ensure_session", "shared", "cli")
+            writer.begin("write_on", f"own{number}", "shared", f"w{number}", acks.write_end)
+        acks.wait_for(dice.randint(100, 250))
+        for writer in writers:
+            writer.signal(9)
+        for writer in writers:
+            writer.kill()
+        acks.drain()
+    with store(path) as db:
+        shown = exports(db)
+        assert sum(len(one["messages"]) for one in shown.values()) >= len(acks.all)
+    alone = folder / "alone"
+    shutil.copytree(path.parent / "sessions", alone)
+    assert_same(rebuilt(alone, folder / "again.db"), shown)
+    with store(folder / "again.db", transcripts="off") as again:
+        assert_kept(again, acks.all)
+        assert again.check() == []
+    assert sum(transcript_ids(alone, "shared").values()) == len(shown["shared"]["messages"])

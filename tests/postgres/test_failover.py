@@ -14,7 +14,7 @@ from hermes_state import SessionDB
 from tests.support.postgres import Cluster
 from tests.support.waiting import until
 
-from .clusters import VERSIONS, cluster, folder, words_of
+from .clusters import VERSIONS, Wire, cluster, folder, words_of
 
 
 class Pair:
@@ -146,3 +146,21 @@ def test_of_several_servers_that_are_all_away_each_is_named(tmp_path: Path) -> N
     with pytest.raises(StoreUnreachable, match="port 1 failed.*port 2 failed") as raised:
         SessionDB(db_path=tmp_path / "state.db", url=url, patience=0.5)
     assert "secret" not in str(raised.value) and "127.0.0.1:1,127.0.0.1:2/x" in str(raised.value)
+
+
+def test_an_answer_that_was_lost_in_the_failover_is_found_on_the_second_server(pair: Pair, tmp_path: Path) -> None:
+    """Confirmed by the replica, but nobody was told: it is there once, and acknowledged."""
+    with Wire(pair.first.port) as wire:
+        url = pair.url(wire.port, pair.second.port)
+        with SessionDB(db_path=tmp_path / "state.db", url=url, transcripts="off") as db:
+            db.create_session("s", "cli")
+            db.append_message("s", "user", "before")
+            wire.lose_answer(b"COMMIT\0", for_good=True)
+            over = threading.Thread(target=lambda: (until(lambda: wire.cuts), pair.fail_over()))
+            over.start()
+            message_id = db.append_message("s", "user", "at the last moment")
+            over.join()
+            assert [row["id"] for row in db.get_messages("s")][-1] == message_id
+            assert words_of(db, "s") == ["before", "at the last moment"]
+            db.set_session_title("s", "after")
+            assert wire.cuts == 1 and db.get_session_title("s") == "after"

@@ -331,3 +331,22 @@ def test_names_in_long_messages_are_found_beside_words_and_phrases(engine: str, 
         assert db.check() == []
     if where:
         server.forget(str(tmp_path))
+
+
+def test_what_a_killed_process_stored_is_found(url: str, tmp_path: Path) -> None:
+    for round_ in range(size(1, 5)):
+        with Acks() as acks:
+            writer = Remote(pass_fds=[acks.write_end])
+            writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
+            writer.begin("ensure_session", "s", "cli")
+            writer.begin("ensure_session", "shared", "cli")
+            writer.begin("write_on", "s", "shared", f"r{round_}", acks.write_end)
+            acks.wait_for(60)
+            writer.signal(signal.SIGKILL)
+            writer.kill()
+            acks.drain()
+        assert waiting(url) > 0
+        with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
+            for message_id, _, tag, number in acks.all:
+                assert message_id in found(db, word(tag, number))
+            assert db.check() == []

@@ -331,3 +331,27 @@ def test_a_server_that_is_not_there_is_one_line_without_the_password(home: Path)
         done = run(*words, home=home, env={"HERMES_STORE_URL": url} if "--to" not in words else None)
         assert done.status != 0 and done.err.count("\n") == 1, done
         assert "can't be reached" in done.err and "geheim" not in done.err + done.out
+
+
+def test_a_record_that_is_being_written_to_comes_right_in_the_end(tmp_path: Path, url: str) -> None:
+    with (
+        SessionDB(tmp_path / "state.db") as file,
+        SessionDB(tmp_path / "state.db") as other,
+        SessionDB(tmp_path / "x" / "state.db", url=url) as server,
+    ):
+        for number in range(30):
+            file.create_session(f"s{number}", "cli")
+            for line in range(20):
+                file.append_message(f"s{number}", "user", f"heron {number} {line}")
+        writer = threading.Thread(target=lambda: [other.append_message("s7", "user", f"late {n}") for n in range(25)])
+        begun = threading.Event()
+
+        def told(done: int, total: int) -> None:
+            if not begun.is_set():
+                begun.set()
+                writer.start()
+
+        move(file, server, told)
+        writer.join()
+        move(file, server)
+        assert server.export_all() == file.export_all()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hermes.errors import HermesError, NotADatabase, StoreError, StoreReadOnly
+from hermes.errors import HermesError, NotADatabase, StoreCorrupt, StoreError, StoreReadOnly
 from hermes_state import SessionDB
 from support import (
     assert_all_found,
@@ -376,3 +376,75 @@ def test_the_database_of_some_other_program_is_called_so_and_never_altered(tmp_p
     with pytest.raises(NotADatabase, match=r"state\.db"):
         SessionDB(db_path=path)
     assert digest(path) == before
+
+
+@pytest.mark.parametrize("version", [6, 11])
+@pytest.mark.parametrize("keep", [0.0002, 0.1, 0.5, 0.95])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_truncated_file_is_called_corrupt_and_left_as_it_is(version, keep, read_only, tmp_path):
+    path = tmp_path / "ours" / "state.db"
+    truncated(path, version, keep=keep)
+    before = digest(path)
+    with pytest.raises(StoreCorrupt, match=r"state\.db"), SessionDB(db_path=path, read_only=read_only) as db:
+        db.export_all()
+    assert digest(path) == before
+
+
+def test_what_another_program_deletes_is_neither_found_nor_listed(tmp_path):
+    path = tmp_path / "ours" / "state.db"
+    with SessionDB(db_path=path) as db:
+        for name in ("kept", "gone"):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", f"The {name} one: swiftlight")
+        db.catch_up()
+        [kept] = [one["id"] for one in db.get_messages("kept")]
+        with old_program(path) as other:
+            other.delete("gone")
+            assert found(db, "swiftlight") == [kept]
+            assert [row[0] for row in listing(db)] == ["kept"]
+            assert db.get_session("gone") is None
+
+
+@either_way
+def test_rows_of_another_program_stay_found_when_indexed_and_after_reopening(with_triggers, tmp_path):
+    path = tmp_path / "ours" / "state.db"
+    SessionDB(db_path=path).close()
+    with old_program(path) as other:
+        if with_triggers:
+            other.start()
+        other.begin("theirs", LATER, title="river trip")
+        wanted = {}
+        for place in range(30):
+            word = f"rivulet{place:02d}"
+            wanted[word] = [other.say("theirs", "user", f"About {word} and 渓流{place:02d}", LATER + place)]
+    with SessionDB(db_path=path) as db:
+        for _ in range(2):
+            assert {word: found(db, word) for word in wanted} == wanted
+            assert len(found(db, "渓流")) == 30
+            db.catch_up()
+        assert listing(db) == [("theirs", "About rivulet00 and 渓流00", LATER + 29)]
+        if with_triggers:  # they wrote into our index; that can be seen and put right
+            db.repair()
+        assert db.check() == []
+        assert {word: found(db, word) for word in wanted} == wanted
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_importing_again_brings_what_was_added_meanwhile(tmp_path):
+    source = tmp_path / "theirs.db"
+    made = source_file(source, 11)
+    with SessionDB(db_path=tmp_path / "ours" / "state.db") as db:
+        db.import_database(source)
+        plain_sql(
+            source,
+            "INSERT INTO sessions (id, source, started_at, message_count) VALUES ('later', 'cli', 1.8e9, 1)",
+        )
+        plain_sql(
+            source,
+            "INSERT INTO messages (session_id, role, content, timestamp) "
+            "VALUES ('later', 'user', 'Added ploverdale', 1.8e9)",
+        )
+        done = db.import_database(source)
+        assert (done["sessions"], done["messages"]) == (1, 1)
+        assert len(found(db, "ploverdale")) == 1
+        assert db.session_count() == len(made["sessions"]) + 1

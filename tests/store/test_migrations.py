@@ -26,8 +26,9 @@ from support import (
     listing,
     plain_sql,
     start_python,
+    tip_of,
 )
-from support.old_files import OLD_VERSIONS, build, columns
+from support.old_files import OLD_VERSIONS, ROOT, TIP, build, columns
 from tests.support.sizes import size, some
 
 Made = dict[str, Any]
@@ -85,6 +86,21 @@ def titled(made: Made) -> dict[str, str]:
 # ── the builder itself ──
 
 
+@some_versions
+def test_the_builder_makes_what_the_version_had(version, old_file):
+    path, made = old_file(version)
+    for table in ("sessions", "messages"):
+        assert [row[1] for row in plain_sql(path, f"PRAGMA table_info({table})")] == columns(table, version)
+        assert plain_sql(path, f"SELECT count(*) FROM {table}") == [(len(made[table]),)]
+    assert plain_sql(path, "SELECT version FROM schema_version") == [(version,)]
+    assert plain_sql(path, "SELECT rowid FROM messages_fts WHERE messages_fts MATCH 'kestrelwing'") == [(1,)]
+    in_a_call = plain_sql(path, "SELECT rowid FROM messages_fts WHERE messages_fts MATCH 'sorrelpatch'")
+    assert bool(in_a_call) == (version >= 11)
+    trigram = plain_sql(path, "SELECT 1 FROM sqlite_master WHERE name = 'messages_fts_trigram'")
+    assert bool(trigram) == (version >= 10)
+    assert plain_sql(path, "PRAGMA integrity_check") == [("ok",)]
+
+
 # ── nothing is lost ──
 
 
@@ -96,6 +112,17 @@ def test_every_row_is_kept_column_by_column(version, old_file):
         db.catch_up()
         assert_rows_kept(db, made)
     assert all(new == old for new, old in numbers.items())
+
+
+@some_versions
+def test_a_file_just_taken_over_is_sound_and_needs_no_repair(version, old_file):
+    path, made = old_file(version, fill="standard")
+    with SessionDB(db_path=path) as db:
+        kinds = {problem["kind"] for problem in db.check()}
+        assert "corruption" not in kinds, "the old index is only set aside"
+        db.catch_up()
+        assert db.check() == []
+        assert_rows_kept(db, made)
 
 
 @some_versions
@@ -127,6 +154,17 @@ def test_everything_is_found_at_once_and_after_catching_up(version, old_file):
         assert_all_found(db, made)
 
 
+@pytest.mark.parametrize("version", [1, 11])
+def test_every_hit_in_an_upgraded_file_is_marked(version, old_file):
+    path, made = old_file(version)
+    with SessionDB(db_path=path) as db:
+        for _ in range(2):
+            hits = {text: db.search_messages(text) for text in made["finds"]}
+            marked = {text for text, some in hits.items() if all(">>>" in hit["snippet"] for hit in some)}
+            assert set(hits) - marked == set()
+            db.catch_up()
+
+
 @some_versions
 def test_the_list_shows_previews_and_last_activity(version, old_file):
     path, made = old_file(version)
@@ -135,6 +173,18 @@ def test_the_list_shows_previews_and_last_activity(version, old_file):
         assert listing(db) == expected
         by_activity = sorted(expected, key=lambda row: -row[2])
         assert listing(db, order_by_last_active=True) == by_activity
+
+
+@some_versions
+def test_compressed_chains_lead_to_their_tip(version, old_file):
+    path, made = old_file(version)
+    tips = {row["id"]: tip_of(made, row["id"]) for row in made["sessions"]}
+    assert any(one != tip for one, tip in tips.items())
+    with SessionDB(db_path=path) as db:
+        assert {one: db.get_compression_tip(one) for one in tips} == tips
+        chain = next(row for row in db.list_sessions_rich(limit=1000) if row["id"] == TIP)
+        assert chain["_lineage_root_id"] == ROOT
+        assert (chain["message_count"], chain["ended_at"]) == (2, None)
 
 
 @pytest.mark.parametrize("version", some([version for version in OLD_VERSIONS if version >= 3], 3))
@@ -160,6 +210,24 @@ def test_titles_resolve_by_their_family(version, old_file):
         assert db.resolve_session_by_title("bug #login") is None
         assert db.get_next_title_in_lineage("my project") == "my project #4"
         assert db.get_next_title_in_lineage("bug") == "bug #2"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_from_before_titles_can_be_titled(version, old_file):
+    path, made = old_file(version)
+    first, second = made["sessions"][0]["id"], made["sessions"][1]["id"]
+    with SessionDB(db_path=path) as db:
+        assert db.get_session_title(first) is None
+        assert db.set_session_title(first, "at last")
+        with pytest.raises(ValueError, match=first):
+            db.set_session_title(second, "at last")
+        assert db.resolve_session_by_title("at last") == first
+
+
+def test_meta_values_are_kept(old_file):
+    path, made = old_file(11)
+    with SessionDB(db_path=path) as db:
+        assert {key: db.get_meta(key) for key in made["meta"]} == made["meta"] != {}
 
 
 # ── the file afterwards ──
@@ -263,6 +331,16 @@ def test_rows_that_a_killed_program_left_in_the_wal_are_read_in_place(version, o
         assert_rows_kept(db, made)
         assert_all_found(db, made)
     assert digest(path) == before
+
+
+@some_versions
+def test_rows_that_a_killed_program_left_in_the_wal_are_upgraded_too(version, old_file):
+    path, made = old_file(version, leave_wal=True)
+    with SessionDB(db_path=path) as db:
+        assert_rows_kept(db, made)
+        assert_all_found(db, made)
+        db.catch_up()
+        assert db.check() == []
 
 
 # ── files that are not as their number says ──
