@@ -135,7 +135,7 @@ class HttpServer:
 
         ConfigError when the address can't be bound at all, PlatformUnreachable while another program has it.
         """
-        sockets = _bound(self.host, self.port)
+        sockets = bound(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
         config = uvicorn.Config(
             self._app, http=guarded_protocol(self._limits), ws="none", lifespan="on", loop="none", log_config=None,
@@ -191,10 +191,10 @@ class _QuietServer(uvicorn.Server):
 
 def check_address(host: str, port: int) -> None:
     """Raise what `HttpServer.start` raises when nothing can listen there now."""
-    _close(_bound(host, port))
+    _close(bound(host, port))
 
 
-def _bound(host: str, port: int) -> list[socket.socket]:
+def bound(host: str, port: int) -> list[socket.socket]:
     """Sockets for every address a host has, all on one port."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
