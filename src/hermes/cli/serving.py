@@ -184,10 +184,10 @@ def _serve_http(app: Any, listening: list[socket.socket]) -> None:
     """Serve an application on sockets until Ctrl-C."""
     import uvicorn
 
-    from hermes.serve.http import Limits, guarded_protocol
+    from hermes.serve.http import guarded_protocol
 
     settings = uvicorn.Config(
-        app, http=guarded_protocol(Limits()), log_level="warning", access_log=False, proxy_headers=False,
+        app, http=guarded_protocol(), log_level="warning", access_log=False, proxy_headers=False,
         server_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(settings).run(sockets=listening)
