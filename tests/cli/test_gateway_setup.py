@@ -38,8 +38,7 @@ def home(hermes_home: Path) -> Path:
 
 
 def screen(home: Path, lab: Lab, *words: str) -> Screen:
-    names = ("TELEGRAM_BASE_URL", "TELEGRAM_BASE_URL_WORK", "TELEGRAM_BASE_URL_OTHER")
-    variables = program.environment(home, dict.fromkeys(names, lab.base_url))
+    variables = program.environment(home, {"TELEGRAM_BASE_URL": lab.base_url})
     return Screen([*program.PROGRAM, "gateway", "setup", *words], env=variables)
 
 
@@ -98,19 +97,13 @@ def test_an_account_is_set_up_beside_the_first(home: Path, lab: Lab) -> None:
     (home / "config.yaml").write_text(BEFORE + mine)
     values = ["--set", f"token={lab.token}", "--set", f"base_url={lab.base_url}"]
     unknown = program.run("gateway", "setup", "telegram/work", *values, home=home)
-    assert unknown.status == 1 and "{default: {}, work: {}}" in unknown.err
-    (home / "config.yaml").write_text(BEFORE + mine + "    accounts: {default: {}, work: {}, other: {}}\n")
+    assert unknown.status == 1 and "accounts first" in unknown.err
+    (home / "config.yaml").write_text(BEFORE + mine + "    accounts: {default: {}, work: {}}\n")
     assert program.run("gateway", "setup", "telegram/work", *values, home=home).status == 0
     text, config = (home / "config.yaml").read_text(), load_config()
     assert "# the first" in text and lab.token not in text and "${TELEGRAM_BOT_TOKEN_WORK}" in text
     assert config.platform_section("telegram")["token"] == "1111:the-first-0123456789abcdef0123456789"
     assert config.platform_section("telegram/work")["token"] == lab.token
-    # the same bot under another name would answer everything twice; a platform with accounts is not set up without a name
-    again = program.run("gateway", "setup", "telegram/other", *values, home=home)
-    assert again.status == 1 and "same account as work" in again.err
-    nameless = program.run("gateway", "setup", "telegram", *values, home=home)
-    assert nameless.status == 1 and "telegram/work" in nameless.err
-    assert (home / "config.yaml").read_text() == text
 
 
 def test_a_wrong_token_writes_nothing(home: Path, lab: Lab) -> None:
