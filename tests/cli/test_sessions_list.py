@@ -176,6 +176,18 @@ def test_stats_as_json_has_the_same_numbers(hermes_home: Path) -> None:
     assert told["database_bytes"] > 10_000 and told["path"] == str(hermes_home / "state.db")
 
 
+def test_a_single_question_is_marked_from_120_columns_on(hermes_home: Path) -> None:
+    hermes_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with SessionDB(hermes_home / "state.db") as db:
+        db.create_session("20260101_080000_aaaaaa", "cli")
+        db.append_message(
+            "20260101_080000_aaaaaa", "user", "Why is the old parser so slow on very large files at night?"
+        )
+        db.set_session_title("20260101_080000_aaaaaa", "The old parser is slow on very large files at night")
+        db.end_session("20260101_080000_aaaaaa", "oneshot")
+    assert "one-shot" in run("sessions", "list", "--all", home=hermes_home, width=120).out
+
+
 def test_a_closed_pipe_is_quiet(hermes_home: Path) -> None:
     seeds.fill(hermes_home, *(seeds.session(f"s{n}", n * 60.0, ("user", "word " * 30)) for n in range(2000)))
     command = " ".join([*PROGRAM, "sessions", "list", "--limit", "2000"]) + " | head -1"

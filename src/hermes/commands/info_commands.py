@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -295,3 +295,8 @@ def message_counts(db: SessionDB, rows: Sequence[SessionRow]) -> list[int]:
 
 
 ONESHOT = "oneshot"  # end_reason of a session of one question (`hermes -q`); continued, it ends with another reason
+
+
+def is_oneshot(row: Mapping[str, Any]) -> bool:
+    """Whether a session is a single question (`hermes -q`) that was not continued."""
+    return bool(row["end_reason"] == ONESHOT)

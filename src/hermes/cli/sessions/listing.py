@@ -13,14 +13,14 @@ import click
 from hermes.cli.options import ROWS, file_option, flag, json_option, limit_option, sessions_of_file, source_option
 from hermes.cli.output import DIM, Column, colourful, message, print_json, printed, screen_width, styled
 from hermes.cli.record import EVERY, opened, zone
-from hermes.commands.info_commands import message_counts
+from hermes.commands.info_commands import is_oneshot, message_counts
 from hermes.home import project_folder
 from hermes.texts import counted
 from hermes.times import ago
 
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 NO_MATCH = "No session matches. `hermes sessions list --all` lists every session."
-_WIDE = 140  # cells; only then there is room for marks
+_WIDE = 140  # cells; only then there is room for marks (a single question is marked from 120 on)
 LOST = "The database has no sessions, but transcripts exist: `hermes sessions rebuild` restores them."
 
 
@@ -102,13 +102,14 @@ def _screen(rows: Sequence[Mapping[str, Any]]) -> str:
         sources = Column("Src", 3, 12), [row["source"] for row in rows]
         shown = [(Column("Preview", 8, worth=3), preview), active, sources]
     marks = [_marks(row) for row in rows]
-    if any(marks) and screen_width() >= _WIDE:
+    if any(marks) and screen_width() >= (120 if any(map(is_oneshot, rows)) else _WIDE):
         shown.append((Column("Marks", 6, 24), marks))
     shown.append((Column("ID"), [row["id"] for row in rows]))
     return printed([column for column, _ in shown], zip(*(values for _, values in shown), strict=True))
 
 
 def _marks(row: Mapping[str, Any]) -> str:
-    """The marks of a session: pinned, and its tags."""
+    """The marks of a session: pinned, a single question, and its tags."""
     pinned = ["pinned"] if row["pinned_at"] is not None else []
-    return " ".join([*pinned, *(f"#{tag}" for tag in row.get("tags") or ())])
+    once = ["one-shot"] if is_oneshot(row) else []
+    return " ".join([*pinned, *once, *(f"#{tag}" for tag in row.get("tags") or ())])
