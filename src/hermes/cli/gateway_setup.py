@@ -117,8 +117,10 @@ def _target(kind: type[Adapter], account: str, home: Path) -> _Target:
     from hermes.gateway.startup import account_home
 
     config, platform = load_config(), kind.platform
-    accounts = config.platforms.get(platform, {}).get(ACCOUNTS) or {}
-    if (account or DEFAULT_ACCOUNT) not in accounts if accounts else account:
+    there = config.platforms.get(platform, {}).get(ACCOUNTS)
+    accounts = there if isinstance(there, dict) else {}
+    named = account or (DEFAULT_ACCOUNT if accounts else "")
+    if named and named not in accounts:
         names = ", ".join(f"{platform}/{one}" for one in accounts) or "none"
         adds = f"an account is listed under platforms.{platform}.{ACCOUNTS} first (`hermes config edit`)"
         raise click.ClickException(f"{adds}; there now: {names}")
