@@ -51,7 +51,8 @@ def check(engine: Engine, transcripts: TranscriptWriter) -> list[Finding]:
     if not found or not DAMAGED.isdisjoint(one["kind"] for one in found):
         return found
     time.sleep(_PAUSE)  # other processes may have been in the middle of something
-    return [one for one in _look(engine, transcripts) if one in found]
+    first = {(one["kind"], one["where"]) for one in found}
+    return [one for one in _look(engine, transcripts) if (one["kind"], one["where"]) in first]
 
 
 def _look(engine: Engine, transcripts: TranscriptWriter) -> list[Finding]:
