@@ -51,7 +51,7 @@ class Pair:
     def _made(self, home: Path, labs: list[PlainLab], base_url: str, **config: object) -> GatewayProcess:
         config = {"display": {"busy": "queue"}, "gateway": STREAMING, **config}
         made = GatewayProcess(home, labs, base_url, **config)
-        made.variables = {"HERMES_STORE_URL": self.url, "HERMES_GATEWAY_SECONDS": str(SECONDS)}
+        made.variables = {"HERMES_STORE_URL": self.url, "TEST_GATEWAY_SECONDS": str(SECONDS)}
         return made
 
     def start(self, which: int) -> None:
@@ -251,7 +251,7 @@ def test_killed_stopped_and_restarted_again_and_again_under_load(
 def test_one_that_stops_in_order_is_followed_at_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
     with Pair(tmp_path, [lab], model.base_url, url) as pair:
         for one in pair.both:
-            one.variables["HERMES_GATEWAY_SECONDS"] = "600"  # too long to wait for
+            one.variables["TEST_GATEWAY_SECONDS"] = "600"  # too long to wait for
         holder = pair.holder()
         assert holder is not None
         assert pair.both[holder].stop() == 0
