@@ -12,7 +12,7 @@ from hermes.store.search.answers import QuestionWord, capitalized, spoken
 from hermes.store.search.hits import RANKED, Hits
 from hermes.store.search.matching import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking
-from hermes.store.search.showing import Needle, forms_needle
+from hermes.store.search.showing import Needle, needle
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.query import Leaf, Node, Query
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
@@ -58,7 +58,7 @@ def relax(hits: Hits, query: Query) -> None:
 
 def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, holding: bool = False) -> None:
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
-    needles = [one for word in words for one in forms_needle([leaf.text for leaf in word.leaves])]
+    needles = [one for word in words for leaf in word.leaves if (one := needle(leaf.text)) is not None]
     hits.needles = _telling(needles) or hits.needles
     question = " ".join(query.words)
     preferred = periods.preference(question, times.now())
