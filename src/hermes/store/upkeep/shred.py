@@ -82,6 +82,7 @@ def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
 
 # What a store that several hosts share has beyond the reach of this one.
 _ELSEWHERE = (
+    "free space of the server's tables and indexes, until their owner runs VACUUM FULL",
     "the server's write-ahead log and backups (their administrator's to expire)",
     "transcripts, attachments and prompt histories on other hosts that used this store",
 )

@@ -410,11 +410,10 @@ class PostgresEngine:
         return True
 
     def scrub(self) -> list[str]:
+        """Remove deleted rows and their words. The space they took is written again later, or by VACUUM FULL: see shred.py."""
         self.catch_up()
-        remove_unused_words(self)
-        with self._translated(), self._connect() as connection:
-            connection.limit = None
-            return upkeep.rewrite_tables(connection, self.where)
+        self.reclaim()
+        return []
 
     def backup(self, target: Path) -> None:
         raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")
