@@ -106,7 +106,6 @@ class _Folds(dict[int, str]):
 
 
 _FOLDS = _Folds()
-_FOLDED_TO = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_\u0300")  # what characters beyond ASCII may turn into
 
 
 def fold(text: str) -> str:
@@ -115,17 +114,6 @@ def fold(text: str) -> str:
         return text.lower()
     folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), _keycaps(unicodedata.normalize("NFC", text)))
     return folded.replace("\u0300", "").lower()
-
-
-_ASCII = bytes(range(128))
-
-
-def keeps_ascii(text: str) -> bool:
-    """Whether no other characters of a text become ASCII letters or digits when it is folded."""
-    if text.isascii():
-        return True
-    beyond = set(text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass"))
-    return not any(_FOLDS[ord(character)][:1] in _FOLDED_TO for character in beyond)
 
 
 def aligned(text: str) -> tuple[str, str]:
