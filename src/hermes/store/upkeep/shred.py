@@ -2,7 +2,8 @@
 
 Deleting takes the rows away; this also takes what refers to them in files beside the store, and has the engine rewrite
 whatever holds deleted text. Each step can be repeated. What is under way is noted in `state_meta` by the transaction that
-makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest.
+makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest. The free
+space of a server's files is the exception: `VACUUM FULL` by the tables' owner rewrites it, as the result says.
 
 The history file of the terminal's prompt is rewritten without the texts that are to be forgotten. prompt_toolkit writes an
 entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. Terminals add entries, and the
