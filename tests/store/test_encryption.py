@@ -50,7 +50,7 @@ def test_attachments_and_drafts_are_rows_and_go_with_their_session(database: Pat
         draft = db.drafts.begin("s", after=1, model="m", mask=db.masked)
         for piece in ("half a ", "reply"):
             draft.write(piece)
-        assert other.drafts.sessions() == ["s"]
+        assert other.drafts.exists("s")
         draft.close(keep=True)
         with pytest.raises(InterruptedError), other.drafts.left_behind("s") as left:
             assert left is not None and left.text == "half a reply"
@@ -62,7 +62,7 @@ def test_attachments_and_drafts_are_rows_and_go_with_their_session(database: Pat
         with SessionDB(database.with_name("copy.db"), read_only=True) as copy:
             assert copy.read_attachment(digest) == PICTURE
         db.delete_session("s")
-        assert other.drafts.sessions() == []
+        assert not other.drafts.exists("s")
         with pytest.raises(FileNotFoundError):
             other.read_attachment(digest)
     left_files = {one.name for one in database.parent.rglob("*") if one.is_file() and one.stat().st_size}

@@ -20,7 +20,7 @@ import msgspec
 from hermes.cli.output import note, progress, wrapped
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
-from hermes.errors import HermesError, StoreReadOnly
+from hermes.errors import StoreReadOnly
 from hermes.home import default_database, get_hermes_home, has_key_file
 from hermes.texts import counted
 
@@ -94,24 +94,6 @@ def index(db: SessionDB) -> int:
     """Finish the full-text index, so that the next search is fast; returns how many messages were indexed."""
     with progress("indexing", db.index_status()["pending"]) as step:
         return db.catch_up(progress=lambda done, total: step(done))
-
-
-def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
-    """Store the unfinished replies of crashed processes in a session (None: in every one), so that reading it shows all.
-
-    The next question there would store them as well. If storing fails, the drafts stay.
-    """
-    wanted = [one for one in db.drafts.sessions() if session_id in (None, one)]
-    if not wanted:
-        return
-    from hermes.agent.turn_session import recover_abandoned
-
-    try:
-        with opened(writing=True) as writer:
-            for one in wanted:
-                recover_abandoned(writer, one)
-    except (HermesError, OSError):
-        return  # e.g. a file that can only be read: what is stored can be shown all the same
 
 
 # ------------------------------------------------------------------------------------------------ a home of Hermes Agent

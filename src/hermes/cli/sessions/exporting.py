@@ -17,7 +17,7 @@ import click
 from hermes.cli.completion import complete_session
 from hermes.cli.options import find_session, flag, session_option, source_option
 from hermes.cli.output import note, progress, put
-from hermes.cli.record import is_encrypted, opened, recover_drafts, zone
+from hermes.cli.record import is_encrypted, opened, zone
 from hermes.home import has_key_file, write_whole
 from hermes.interop import formats, programs
 from hermes.texts import counted
@@ -51,7 +51,6 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
                     f"no format has the ending {target.suffix} ({known_endings})", click.get_current_context()
                 )
         session_id = None if session is None else find_session(db, session)
-        recover_drafts(db, session_id)
         total = 1 if session_id else db.session_count(source)
         number = messages = 0
 
@@ -141,7 +140,6 @@ def open_(session: str, name: str, run: bool) -> None:
     chosen = programs.programs()[name]
     with opened() as db:
         session_id = continued(db, find_session(db, session, resuming=True))
-        recover_drafts(db, session_id)
         made = programs.opened_in(db, session_id, chosen, Path.cwd())
     say_left_out(chosen, made.left_out)
     if made.written is not None and is_encrypted():

@@ -21,7 +21,7 @@ import click
 from hermes.cli.completion import complete_session
 from hermes.cli.options import find_session, flag, json_option
 from hermes.cli.output import BOLD, CYAN, DIM, GOLD, GREEN, colourful, cut, print_json, put, screen_width, styled, wrap
-from hermes.cli.record import opened, recover_drafts, zone
+from hermes.cli.record import opened, zone
 from hermes.interop.json_reading import encoded
 from hermes.store.records.sessions import described_event, interleaved
 from hermes.texts import content_text, counted, harmless, one_line, unfinished
@@ -147,7 +147,6 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
     """Show a conversation. ID is an id, the beginning of one, or a title."""
     with opened() as db:
         session_id = find_session(db, " ".join(words))
-        recover_drafts(db, session_id)
         if as_json and not follow:
             session = db.export_session(session_id)
             if session is not None and last is not None:

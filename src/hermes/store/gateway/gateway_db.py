@@ -272,7 +272,6 @@ class GatewayDB:
         with self._store.write() as tx:
             for digest, _, _ in references(attachment) if session_id is not None else ():
                 outbox.note_file(tx, str(session_id), digest)
-            self._store.attachments.secure(tx, references(attachment))
             if tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (parts[0][2],)) is not None:
                 return []
             return [self._post(tx, platform, *part) for part in parts]

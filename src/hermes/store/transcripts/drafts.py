@@ -80,32 +80,16 @@ class Drafts:
             holder = tx.value(sql, (session_lease(session_id), OPEN))
         return holder is None or is_gone(str(holder))
 
-    def sessions(self) -> list[str]:
-        """The sessions with a draft, of a running process or of one that is gone."""
-        found = []
-        for name in self._names():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged, or removed meanwhile
-                found.append(str(json.loads((self._read_file(name) or b"").partition(b"\n")[0])["session"]))
-        return found
-
     # ------------------------------------------------------------------------------------------ rows or files
 
-    def _names(self) -> list[str]:
-        if self.inside:
-            with self._engine.read() as tx:
-                return tx.column("SELECT name FROM drafts ORDER BY name")
-        return sorted(path.name for path in self.folder.glob("*"))
-
     def _read(self, session_id: str) -> bytes | None:
-        return self._read_file(self.path(session_id).name)
-
-    def _read_file(self, name: str) -> bytes | None:
+        path = self.path(session_id)
         if self.inside:
             with self._engine.read() as tx:
-                data = tx.value("SELECT data FROM drafts WHERE name = ?", (name,))
+                data = tx.value("SELECT data FROM drafts WHERE name = ?", (path.name,))
             return None if data is None else bytes(data)
         try:
-            return (self.folder / name).read_bytes()
+            return path.read_bytes()
         except OSError:
             return None
 

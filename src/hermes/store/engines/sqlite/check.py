@@ -12,13 +12,12 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreBusy
 from hermes.home import has_key_file, key_file
-from hermes.store.engines.base import Progress, finding
+from hermes.store.engines.base import finding
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.connection import (
@@ -37,8 +36,6 @@ from hermes.store.engines.unindexed import IndexedRow
 from hermes.store.records import codec
 from hermes.store.records.rows import Finding
 
-_STEPS = 20_000  # of SQLite's machine, between two calls of `progress`
-_CHUNK = 500  # messages between two calls of `progress`
 _CHECKED = (
     "sessions", "messages", "session_refs", "session_rewinds", "session_tags", "session_members", "session_events",
     "system_prompts", "attachments", "leases", "audit", "state_meta",
@@ -54,11 +51,9 @@ _MISSING = (
 _EXTRA = "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
 
 
-def corruption(connection: Connection, progress: Progress | None = None) -> list[Finding]:
+def corruption(connection: Connection) -> list[Finding]:
     """Have SQLite check the file; its findings."""
-    inside, calls = connection.in_transaction, count(1)
-    if progress is not None:  # the total is not known: the share grows ever more slowly
-        connection.set_progress_handler(lambda: bool(progress("file", n := next(calls), n + 100)), _STEPS)
+    inside = connection.in_transaction
     try:
         if not inside:
             connection.execute("BEGIN")
@@ -67,7 +62,6 @@ def corruption(connection: Connection, progress: Progress | None = None) -> list
     except driver.Error as error:
         return [finding("corruption", "file", str(error))]
     finally:
-        connection.set_progress_handler(None, 1)
         if not inside and connection.in_transaction:
             connection.execute("ROLLBACK")
     wrong = [text for text in found if text != "ok" and not _about_another_index(connection, text)]
@@ -99,17 +93,14 @@ def _about_another_index(connection: Connection, text: str) -> bool:
     return any(table in text for table in unused)
 
 
-def drift(connection: Connection, mark: int, progress: Progress | None) -> Iterator[Finding]:
+def drift(connection: Connection, mark: int) -> Iterator[Finding]:
     """Texts that can't be read; messages the index lacks, entries without a message or of another text."""
     connection.text_factory = decoded
     try:
         for table in _CHECKED:
             yield from _unreadable(connection, table)
-        total = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
-        for done, (*row, crc, was_changed) in enumerate(connection.execute(_TEXTS), 1):
+        for *row, crc, was_changed in connection.execute(_TEXTS):
             yield from _message(IndexedRow._make(row), mark, crc, was_changed)
-            if progress is not None and done % _CHUNK == 0:
-                progress("messages", done, max(done, total))
     finally:
         connection.text_factory = str
     for (message_id,) in connection.execute(_MISSING, (mark,)):
