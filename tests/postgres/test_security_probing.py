@@ -29,7 +29,6 @@ QUESTIONS = {
     ),
     "whose a message is": ("SELECT 1 FROM messages WHERE session_id = %s", "bobs", "free"),
     "a title": ("SELECT 1 FROM sessions WHERE title = %s", f"{SECRET} plan", f"{SECRET} none"),
-    "a change": ("UPDATE sessions SET pinned_at = 1 WHERE title = %s", f"{SECRET} plan", f"{SECRET} none"),
     "an id": ("SELECT 1 FROM sessions WHERE id = %s", "bobs", "free"),
     "a text among what is shown": ("SELECT 1 FROM visible_messages WHERE content >= %s", "xylophone", "xyz"),
     "a prompt": ("SELECT 1 FROM system_prompts WHERE text >= %s", f"{BEGINNING}B", f"{BEGINNING}C"),
@@ -126,20 +125,13 @@ def test_a_tenant_in_the_middle_of_a_transaction_holds_up_no_writer(fresh: House
         try:
             holding.execute(sql.format(fresh.place).replace("%s", str(key)).encode())
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported):
-            assert "LOCK TABLE" in sql or "visible" in sql
+            assert "LOCK TABLE" in sql or " FOR " in sql
             return
         with SessionDB(url=fresh.url) as db:
             db.create_session("new", "telegram", user_id="2")
             db.append_message("shared", "user", "Bob goes on")
             db.set_session_title("shared", "goes on")
             db.delete_session("bobs-branch")
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "-1", "1e300"])
-@pytest.mark.parametrize("column", ["pinned_at", "archived_at", "trashed_at"])
-def test_a_mark_is_a_time_that_can_be_shown(house: House, column: str, value: str) -> None:
-    with pytest.raises(psycopg.errors.CheckViolation, match=f"{column} is a time in seconds"):
-        house.do(house.alice, f"UPDATE sessions SET {column} = '{value}' WHERE id = 'alices'")
 
 
 def test_the_steps_of_the_store_can_be_locked_by_its_owner_only(house: House) -> None:

@@ -49,7 +49,7 @@ def called(session: Mapping[str, Any]) -> str:
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
 @flag("--now", "Delete permanently instead of moving to the trash.")
-@flag("--shred", "Delete for good, and leave nothing of it in any file of the store. Rewrites the whole store.")
+@flag("--shred", "Delete for good, and leave nothing of it in any file of the store. Rewrites the whole file.")
 @yes_option()
 def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
     """Put sessions in the trash. ID is an id, the beginning of one, or a title; with --now and --shred also of one in the

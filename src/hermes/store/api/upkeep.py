@@ -41,7 +41,8 @@ class UpkeepCalls(OpenStore):
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
         there is no such session.
 
-        What it owned is afterwards in no table, index, free page, log, transcript, draft or attachment. The audit
+        What it owned is afterwards in no table, index, free page, log, transcript, draft or attachment (of a server's files
+        `copies` names what its administrator has left to do). The audit
         log records when and how many messages, not what. A conversation that a process holds is SessionBusy, one of which
         another session shows messages is InvalidInput; nothing is deleted then. After a crash, the same call does the rest.
         """

@@ -2,7 +2,8 @@
 
 Deleting takes the rows away; this also takes what refers to them in files beside the store, and has the engine rewrite
 whatever holds deleted text. Each step can be repeated. What is under way is noted in `state_meta` by the transaction that
-makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest.
+makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest. The free
+space of a server's files is the exception: `VACUUM FULL` by the tables' owner rewrites it, as the result says.
 
 The history file of the terminal's prompt belongs to no conversation: it is named among the copies that may still hold its lines.
 """
@@ -29,6 +30,7 @@ from hermes.store.upkeep import retention
 
 # What a store that several hosts share has beyond the reach of this one.
 _ELSEWHERE = (
+    "free space of the server's tables and indexes, until their owner runs VACUUM FULL",
     "the server's write-ahead log and backups (their administrator's to expire)",
     "transcripts, attachments and prompt histories on other hosts that used this store",
 )

@@ -278,7 +278,7 @@ class PostgresTx:
         "_cursor", "ahead", "connection", "extent", "key", "keyed", "unindexed", "waiting",
     )  # fmt: skip
 
-    def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int | None = None) -> None:
+    def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int = 0) -> None:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
         self.connection = connection
         self.ahead = ahead
@@ -436,12 +436,11 @@ def beginnings(durability: str, views: str | None, patience: float) -> Beginning
     if durability == "normal":
         settings["synchronous_commit"] = "off"
     place = [] if views is None else [f'SET LOCAL search_path = "{views.replace(chr(34), chr(34) * 2)}"']
-    statements = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
+    statements = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())]
     writing = "; ".join(statements)
     return Beginnings(
         writing=writing.encode(),
-        # A tenant only marks one of its sessions.
-        exclusive=(f"{writing}; {ALONE}" if views is None else writing).encode(),
+        exclusive=f"{writing}; {ALONE}".encode(),
         read="; ".join([_READ, locks, *place]).encode(),
         # An index can be made again: it waits for no disk and no replica. (After a crash they still wait in `unindexed`.)
         indexing=tuple(one.encode() for one in (*statements, "SET LOCAL synchronous_commit = off")),
@@ -468,9 +467,9 @@ _DECIDE = (
 _END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start <= to_timestamp(%s)"
 
 
-def noting(key: int | None) -> bytes:
-    """SQL that stores the key of a transaction and answers for `PostgresTx.begun`. Without a key (a tenant's) it only answers."""
-    return b"SELECT " + NOW.encode() if key is None else _KEY % key
+def noting(key: int) -> bytes:
+    """SQL that stores the key of a transaction and answers for `PostgresTx.begun`."""
+    return _KEY % key
 
 
 def was_stored(connection: PooledConnection, tx: PostgresTx, begin: bytes) -> bool | None:

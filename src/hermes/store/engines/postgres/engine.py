@@ -155,6 +155,8 @@ class PostgresEngine:
             )
         elif state.replica and not self.read_only:
             self.notice = f"{self.where} is a replica; it is opened for reading only"
+        elif state.tenant and not self.read_only:
+            self.notice = f"{self.where} is another user's; only the owner can write, it is opened for reading only"
         if self.notice is not None:
             self.read_only = True
             warnings.warn(self.notice, stacklevel=5)
@@ -240,7 +242,7 @@ class PostgresEngine:
         self, *, lock: Sequence[str] = (), exclusive: bool = True, storing: bool = False, durable: bool = True
     ) -> Iterator[PostgresTx]:  # every write is `durable` here: lease holders survive a failover of the server
         self._require_writable()
-        key = next(self._keys) if self._views is None else None
+        key = next(self._keys)
         begin = self._beginnings.exclusive if exclusive else self._beginnings.writing
         if exclusive or not storing:
             begin = begin + b"; " + link.noting(key)
@@ -292,8 +294,7 @@ class PostgresEngine:
         if stored is False:
             raise translate(error, self.where, tx.connection) from error
         if stored is None:
-            if tx.key is not None:
-                self._unsettled.add(tx)
+            self._unsettled.add(tx)
             raise StoreUnreachable(
                 f"the connection to {self.where} was lost during the commit, and it is unknown whether the change was stored;"
                 " check before you repeat it",
@@ -302,7 +303,7 @@ class PostgresEngine:
 
     def _outcome(self, tx: PostgresTx, end: float) -> bool | None:
         """Whether a transaction was committed; None if that is not known by `end`."""
-        while tx.key is not None and time.monotonic() < end:
+        while time.monotonic() < end:
             with suppress(psycopg.Error, HermesError), self._connect() as connection:
                 stored = link.was_stored(connection, tx, self._beginnings.writing)
                 if stored is not None:
@@ -329,7 +330,7 @@ class PostgresEngine:
                 raise StoreClosed(f"{self.where} was closed") from error
             if self._views is not None and error.sqlstate in OWNERS_ONLY:
                 raise StoreReadOnly(
-                    f"{self.where} lets this user read, pin, archive and trash their own sessions; only the owner can do more"
+                    f"{self.where} lets this user read their own sessions; only the owner can do more"
                 ) from error
             raise translate(error, self.where, connection) from error
 
@@ -410,11 +411,10 @@ class PostgresEngine:
         return True
 
     def scrub(self) -> list[str]:
+        """Remove deleted rows and their words. The space they took is written again later, or by VACUUM FULL: see shred.py."""
         self.catch_up()
-        remove_unused_words(self)
-        with self._translated(), self._connect() as connection:
-            connection.limit = None
-            return upkeep.rewrite_tables(connection, self.where)
+        self.reclaim()
+        return []
 
     def backup(self, target: Path) -> None:
         raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")

@@ -139,12 +139,6 @@ INSTR = (
 TABLES: tuple[str, ...] = (
     *(translated(statement) for statement in SQLITE_TABLES if _wanted(statement)),
     f"INSERT INTO schema_version(version) VALUES({SCHEMA_VERSION})",
-    "ALTER TABLE sessions ADD CONSTRAINT hermes_finite_marks CHECK ("
-    + " AND ".join(
-        f"({name} IS NULL OR {name} NOT IN ('NaN', 'Infinity', '-Infinity'))"
-        for name in ("pinned_at", "archived_at", "trashed_at")
-    )
-    + ")",
     # Queries for continuations use this expression; without statistics the planner assumes it is nearly never true.
     "CREATE STATISTICS stat_sessions_kind ON (coalesce(kind, 'compression')) FROM sessions",
     # The keys of recent writing transactions (connection.py).

@@ -3,8 +3,8 @@
 A tenant is one or more pairs (source, user_id), given to a role in the table `hermes_tenants`; a setting could be changed by
 any logged-in role, a row there only by the store's owner. The owner sees everything, as do superusers and roles with
 BYPASSRLS; a role that is not in that table sees nothing. A tenant reads its own sessions, those shared with it and the
-messages they carry, and may pin, archive or trash its own. It can't insert, delete or name: a unique title that is taken
-would reveal another tenant's, so only the program does this, which connects as the owner.
+messages they carry, and writes nothing: a unique title that is taken would reveal another tenant's, and a lock would hold up
+others, so only the program writes, which connects as the owner.
 
 A tenant's views are in a schema next to the store's own, without rights on any of its tables.
 
@@ -36,9 +36,6 @@ from hermes.store.engines.postgres.connection import ALONE, APPLICATION, VERSION
 
 Run = Callable[..., Any]
 
-
-MAY_CHANGE = ("pinned_at", "archived_at", "trashed_at")  # of its own sessions
-LATEST = 253402300799  # seconds: the end of the year 9999, after which no program can show a time
 
 # The current role: the one that was switched to, else the one that logged in. Neither can be forged, and a function that
 # runs as its owner does not change them.
@@ -74,6 +71,7 @@ _FUNCTIONS: dict[str, tuple[str, str]] = {
 _SESSIONS = "session_id = ANY (ARRAY(SELECT hermes_sessions()))"
 _MESSAGES = "message_id = ANY (ARRAY(SELECT hermes_messages()))"
 _ROWS: dict[str, str] = {
+    "sessions": "id = ANY (ARRAY(SELECT hermes_sessions()))",
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
     **dict.fromkeys(("message_words", "unindexed", "attachments", "file_changes"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
@@ -85,13 +83,6 @@ _ROWS: dict[str, str] = {
     # The program reads these; their rows belong to no tenant.
     **dict.fromkeys(("words", "state_meta"), "false"),
 }  # all other tables, among them the gateway's, have no view
-# WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own
-# sessions, and would lock those that are shared with it. OFFSET, since a condition that was moved to where the WITH is read
-# would be estimated from the statistics of all rows.
-_ALL_SESSIONS = (
-    "WITH mine AS MATERIALIZED (SELECT s.* FROM sessions s WHERE s.id = ANY (ARRAY(SELECT hermes_sessions())))"
-    " SELECT * FROM mine OFFSET 0"
-)
 # A prompt may be stored as the end of another one, which must not be seen: the view shows each whole.
 _PROMPTS = (
     "SELECT p.hash, CASE WHEN p.base_hash IS NULL THEN p.text ELSE substr(b.text, 1, p.base_chars) || p.text END"
@@ -99,23 +90,11 @@ _PROMPTS = (
     " ON b.hash = p.base_hash WHERE p.hash = ANY (ARRAY(SELECT hermes_prompts())) OFFSET 0"
 )
 _VIEWS = {
-    "sessions": _ALL_SESSIONS,
     "system_prompts": _PROMPTS,
     # A number, not the table: a reader of the table would block the next upgrade.
     "hermes_migrations": f"SELECT {VERSION} AS version",
     **{table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0" for table, condition in _ROWS.items()},
 }
-_MARK = (
-    "BEGIN"
-    + "".join(
-        f" IF NEW.{name} NOT BETWEEN 0 AND {LATEST} THEN RAISE EXCEPTION '{name} is a time in seconds since 1970'"
-        " USING ERRCODE = 'check_violation'; END IF;"
-        for name in MAY_CHANGE
-    )
-    + f" UPDATE sessions SET {', '.join(f'{name} = NEW.{name}' for name in MAY_CHANGE)}"
-    " WHERE id = OLD.id AND id = ANY (ARRAY(SELECT hermes_own_sessions()));"
-    " IF NOT FOUND THEN RETURN NULL; END IF; RETURN NEW; END"
-)
 
 
 def schema_of(place: str) -> str:
@@ -144,14 +123,8 @@ def build(run: Run, place: str) -> None:
         run(SQL("DROP VIEW IF EXISTS {}.{} CASCADE").format(Identifier(door), Identifier(view)))
     for name, (kind, body) in _FUNCTIONS.items():
         _function(run, place, f"{name}()", f"{kind} LANGUAGE sql STABLE", body)
-    _function(run, place, "hermes_mark()", "trigger LANGUAGE plpgsql", _MARK)
     for name, text in _VIEWS.items():
         run(SQL("CREATE VIEW {}.{} WITH (security_barrier) AS ").format(Identifier(door), Identifier(name)) + SQL(text))
-    run(
-        SQL(
-            "CREATE TRIGGER hermes_mark INSTEAD OF UPDATE ON {}.sessions FOR EACH ROW EXECUTE FUNCTION {}.hermes_mark()"
-        ).format(Identifier(door), Identifier(place))
-    )
     (before,) = run(b"SELECT current_setting('search_path')").fetchone()
     run(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
     for statement in (migrate.INSTR, *migrate.ALL_VIEWS):
@@ -173,7 +146,7 @@ def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:
 def remove(run: Run, place: str) -> None:
     """Drop the schema, its views and the functions."""
     run(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(schema_of(place))))
-    for name in ("hermes_mark", *reversed(_FUNCTIONS)):
+    for name in reversed(_FUNCTIONS):
         run(f"DROP FUNCTION IF EXISTS {name}()".encode())
 
 
@@ -182,8 +155,6 @@ def grant(run: Run, place: str, role: str) -> None:
     door, whom = Identifier(schema_of(place)), Identifier(role)
     run(SQL("GRANT USAGE ON SCHEMA {}, {} TO {}").format(Identifier(place), door, whom))
     run(SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(door, whom))
-    changing = SQL(", ").join(map(Identifier, MAY_CHANGE))
-    run(SQL("GRANT UPDATE ({}) ON {}.sessions TO {}").format(changing, door, whom))
     run(SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(SQL(", ").join(SQL(f"{name}()") for name in _FUNCTIONS), whom))
 
 

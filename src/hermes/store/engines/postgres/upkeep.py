@@ -1,4 +1,4 @@
-"""Upkeep of the index: the thread that indexes messages a moment after they are stored, the check, and rewriting.
+"""Upkeep of the index: the thread that indexes messages a moment after they are stored, and the check.
 
 An append queues its message in `unindexed`. Making its words, and inserting them at the server, takes longer than storing
 it, so a thread does this: soon after the append, or when a burst of them is over. A search in between reads
@@ -14,7 +14,6 @@ New words go to a list of the server (GIN's pending list) that every search read
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,6 @@ from itertools import islice
 from typing import Any
 
 import psycopg
-from psycopg import errors
 
 from hermes.errors import HermesError
 from hermes.store.engines.base import finding
@@ -228,55 +226,3 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
             yield finding("fts-missing", f"message {message_id}", "is not in the full-text index")
         else:
             yield finding("fts-stale", f"message {message_id}", "the full-text index has another text")
-
-
-# ---------------------------------------------------------------------------------------------- rewriting
-#
-# Tables and indexes written again without what was deleted.
-#
-# VACUUM FULL copies the rows of a table into a new file and builds its indexes from them, which is the only way a GIN index
-# loses the words of deleted rows. It locks the table meanwhile. A role without the right gets a warning, not an error; that a
-# table was rewritten is seen from its file, which is another one then. Deleted rows that an open transaction of another
-# session may still see are copied as well; the server says how many, and the table is written again a moment later.
-
-LOCK_SECONDS = 3  # that a table in use is waited for
-TRIES, PAUSE = 4, 0.5  # for rows that others may still see; seconds
-# The lock that keeps writers apart: it holds no text.
-_OURS = (
-    "SELECT c.relname::text, pg_relation_filenode(c.oid) FROM pg_class c WHERE c.relkind = 'r'"
-    " AND c.relnamespace = current_schema()::regnamespace AND c.relname <> 'hermes_migrations' ORDER BY c.relname"
-)
-
-
-def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]:
-    """Rewrite every table of the record; a line when some could not be."""
-    before = dict(connection.execute(_OURS).fetchall())
-    busy, seen, remaining = [], [], list[int]()
-
-    def on_notice(notice: errors.Diagnostic) -> None:
-        # "3 dead row versions cannot be removed yet", in the server's language
-        remaining.extend(int(count) for count in re.findall(r"\A\D*(\d+)", notice.message_detail or ""))
-
-    connection.add_notice_handler(on_notice)
-    connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'".encode())
-    for table in before:
-        try:
-            for _ in range(TRIES):
-                remaining.clear()
-                # ANALYZE: the planner's statistics hold samples of the columns, also of the deleted rows.
-                connection.execute(f'VACUUM (FULL, ANALYZE, VERBOSE) "{table}"'.encode())
-                if not sum(remaining):
-                    break
-                time.sleep(PAUSE)
-            else:
-                seen.append(table)
-        except (errors.LockNotAvailable, errors.QueryCanceled):
-            busy.append(table)
-    after = dict(connection.execute(_OURS).fetchall())
-    same = [table for table, file in before.items() if after.get(table) == file and table not in busy]
-    causes = (
-        (busy, "can't be rewritten while others use them; try again"),
-        (seen, "still hold deleted rows that an open transaction of another session may see; end it, and try again"),
-        (same, "are not this role's to rewrite; their owner must run VACUUM FULL"),
-    )
-    return [f"{', '.join(tables)} in {where} {why}" for tables, why in causes if tables]

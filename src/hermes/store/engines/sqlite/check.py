@@ -1,4 +1,4 @@
-"""Checks the file itself, that every value can be read, and that the index agrees with the messages; copies damaged files.
+"""Checks the file itself, that every text can be read, and that the index agrees with the messages; copies damaged files.
 
 SQLite checks the structure of pages, not their values. The index holds no text; beside it lies a checksum of what each
 entry was made of (`indexed_texts`). Every row is read once. A repair copies a file aside before it changes it, and a
@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,11 @@ _CHECKED = (
     "sessions", "messages", "session_refs", "session_rewinds", "session_tags", "session_members", "session_events",
     "system_prompts", "attachments", "leases", "audit", "state_meta",
 )  # fmt: skip
-_NONE = type(None)
-_TYPES = {"TEXT": (str, _NONE), "REAL": (float, int, _NONE), "INTEGER": (int, _NONE), "BLOB": (bytes, _NONE)}
+_TEXTS = (
+    f"SELECT {', '.join(f't.{name}' for name in IndexedRow._fields)}, i.crc,"
+    " EXISTS (SELECT 1 FROM changed_messages c WHERE c.id = t.id)"
+    " FROM main.messages t NOT INDEXED LEFT JOIN indexed_texts i ON i.id = t.id"
+)
 _MISSING = (
     "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL"
 )
@@ -92,11 +94,13 @@ def _about_another_index(connection: Connection, text: str) -> bool:
 
 
 def drift(connection: Connection, mark: int) -> Iterator[Finding]:
-    """Values that can't be read; messages the index lacks, entries without a message or of another text."""
+    """Texts that can't be read; messages the index lacks, entries without a message or of another text."""
     connection.text_factory = decoded
     try:
         for table in _CHECKED:
-            yield from _rows(connection, table, mark)
+            yield from _unreadable(connection, table)
+        for *row, crc, was_changed in connection.execute(_TEXTS):
+            yield from _message(IndexedRow._make(row), mark, crc, was_changed)
     finally:
         connection.text_factory = str
     for (message_id,) in connection.execute(_MISSING, (mark,)):
@@ -105,17 +109,12 @@ def drift(connection: Connection, mark: int) -> Iterator[Finding]:
         yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
 
 
-class Undecodable(bytes):
-    """The bytes of a text that is no UTF-8."""
+def decoded(raw: bytes) -> str | bytes:
+    """The text_factory of a connection that reads damaged text, too: what is no UTF-8 stays bytes."""
+    return raw.decode() if _is_text(raw, "strict") else raw
 
 
-def decoded(raw: bytes) -> str | Undecodable:
-    """The text_factory of a connection that reads damaged text, too."""
-    return raw.decode() if is_text(raw, "strict") else Undecodable(raw)
-
-
-def is_text(value: bytes, errors: str) -> bool:
-    """Whether bytes are UTF-8, with "surrogatepass" also of lone surrogates."""
+def _is_text(value: bytes, errors: str) -> bool:
     try:
         value.decode("utf-8", errors)
     except UnicodeDecodeError:
@@ -123,37 +122,26 @@ def is_text(value: bytes, errors: str) -> bool:
     return True
 
 
-def is_lone(value: Any) -> bool:
-    """Whether a value is text with lone surrogates, which is stored as a BLOB, and only then."""
-    return type(value) is bytes and not is_text(value, "strict") and is_text(value, "surrogatepass")
+def _columns(connection: Connection, table: str) -> dict[str, bool]:
+    """The columns of a table, and whether each holds text; text with lone surrogates is stored as a BLOB."""
+    found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    return {str(row[1]): str(row[2]).upper() == "TEXT" for row in found}
 
 
-def _rows(connection: Connection, table: str, mark: int) -> Iterator[Finding]:
-    """Damaged values of a table (one flipped bit can change a type); of messages, also index entries of another text."""
-    kinds = {str(row[1]): str(row[2]).upper() for row in connection.execute(f"PRAGMA main.table_info({table})")}
-    if not kinds:
-        return  # it is made when it is needed
-    columns, joined = ", ".join(f"t.{name}" for name in kinds), ""
-    if table == "messages":
-        columns += ", i.crc, EXISTS (SELECT 1 FROM changed_messages c WHERE c.id = t.id)"
-        joined = " LEFT JOIN indexed_texts i ON i.id = t.id"
-        indexed = itemgetter(*(list(kinds).index(name) for name in IndexedRow._fields))
-    sound: set[tuple[type, ...]] = set()  # few combinations of types occur
-    for row in connection.execute(f"SELECT {columns} FROM main.{table} t NOT INDEXED{joined}"):
-        if (types := tuple(map(type, row))) not in sound:
-            damaged = [
-                name
-                for (name, kind), value in zip(kinds.items(), row)
-                if type(value) not in _TYPES.get(kind, (type(value),)) and not (kind == "TEXT" and is_lone(value))
-            ]
-            key = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
-            for name in damaged:
-                yield finding("damaged-row", f"{table.removesuffix('s')} {key}", f"{name} is damaged")
-            if damaged:
-                continue
-            sound.update([types] if bytes not in types else [])
-        if table == "messages":
-            yield from _message(IndexedRow._make(indexed(row)), mark, *row[-2:])
+def _damaged(columns: dict[str, bool], row: Sequence[Any]) -> list[str]:
+    """The columns of a row whose text can't be read."""
+    return [
+        name
+        for (name, is_text), value in zip(columns.items(), row, strict=True)
+        if is_text and isinstance(value, bytes) and not _is_text(value, "surrogatepass")
+    ]
+
+
+def _unreadable(connection: Connection, table: str) -> Iterator[Finding]:
+    columns = _columns(connection, table)  # none: the table is made when it is needed
+    for row in connection.execute(f"SELECT * FROM main.{table} NOT INDEXED") if columns else ():
+        for name in _damaged(columns, row):
+            yield finding("damaged-row", f"{table.removesuffix('s')} {row[0]}", f"{name} is damaged")
 
 
 def _message(row: IndexedRow, mark: int, crc: int | None, was_changed: bool) -> Iterator[Finding]:
@@ -294,38 +282,32 @@ def _rows_of(connection: Connection, table: str) -> Iterator[tuple[dict[str, Any
     Where a page is damaged, reading goes on behind the last row, one number at a time, until a row can be read again.
     """
     try:
-        found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-        kinds = {str(row[1]): (str(row[2]).upper(), bool(row[3])) for row in found}
+        columns = _columns(connection, table)
     except driver.Error:
         return
     key, where = ("rowid", "rowid > ? ORDER BY rowid") if table in _LONG else ("0", "? IS NOT NULL")
-    sql = f"SELECT {key}, {', '.join(map(_quoted, kinds))} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
+    sql = f"SELECT {key}, {', '.join(map(_quoted, columns))} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
     last, failed = -(1 << 62), 0
-    while kinds and failed < _GIVE_UP:
+    while columns and failed < _GIVE_UP:
         try:
             for row in connection.execute(sql, (last,)):
                 last, failed = row[0], 0
-                yield _readable(kinds, row[1:])
+                yield _readable(columns, row[1:])
             return
         except driver.Error:
             last, failed = max(last, 0) + 1, failed + 1 if table in _LONG else _GIVE_UP
 
 
-def _readable(kinds: dict[str, tuple[str, bool]], row: Any) -> tuple[dict[str, Any], bool]:
-    """The readable part of each value of a row, and whether that is all."""
-    values, is_whole = dict[str, Any](), True
-    for (name, (kind, required)), value in zip(kinds.items(), row, strict=True):
-        left = value
-        if isinstance(value, bytes) and (kind == "TEXT" or isinstance(value, Undecodable)) and not is_lone(value):
-            left = value.decode("utf-8", "replace")  # a BLOB with valid text has lost its type alone
-            is_whole = is_whole and (kind != "TEXT" or left.encode() == value)
-        if kind in ("INTEGER", "REAL") and isinstance(left, bytes | str):
-            left, is_whole = codec.number(left, kind), False
-        elif kind == "TEXT" and isinstance(left, int | float):
-            left, is_whole = None if name == "id" else str(left), False
-        values[name] = 0 if left is None and required and kind != "TEXT" else left
+def _readable(columns: dict[str, bool], row: Sequence[Any]) -> tuple[dict[str, Any], bool]:
+    """The readable part of each text of a row, and whether that is all."""
+    values = dict(zip(columns, row, strict=True))
+    damaged = _damaged(columns, row)
+    for name in damaged:
+        values[name] = values[name].decode("utf-8", "replace")
+    is_whole = not damaged
     if codec.text_damage("", values.get("content_rest"), None) is not None:
-        values["content"], values["content_rest"], is_whole = (values["content"] or "") + codec.DAMAGED, None, False
+        values["content"] = (codec.restored(values["content"]) or "") + codec.DAMAGED
+        values["content_rest"], is_whole = None, False
     if codec.text_damage(*(values.get(name) for name in ("content", "content_rest", "content_format"))) is not None:
         values["content_format"], is_whole = None, False
     return values, is_whole

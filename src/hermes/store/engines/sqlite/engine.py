@@ -44,7 +44,6 @@ PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and 
 QUEUE_SECONDS = 2.0  # a writer that waits longer skips the queue and uses SQLite's own lock
 RETRIES = 15
 RETRY_SECONDS = (0.020, 0.150)  # between two tries to get SQLite's lock, where the queue in front of it does not help
-FORK_SECONDS = 10.0  # that transactions of other threads are waited for before a fork
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 SETTLE = 2_000  # messages that are indexed at once, when a store is closed
 
@@ -65,7 +64,6 @@ class SqliteEngine:
         self._spare: list[Connection] = []
         self._spare_lock = threading.Condition()
         self._lent = 0  # spare connections in use
-        self._forking = False  # a thread is about to fork: no further connection is lent
         self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
         self._closed = ""  # why it can't be used any more
         self._followed_to: tuple[Connection, int] | None = None  # the data version at which nothing was left to follow
@@ -215,7 +213,6 @@ class SqliteEngine:
     def _borrowed(self) -> Iterator[Connection]:
         """A spare connection, opened if there is none, that only reads."""
         with self._spare_lock:
-            self._spare_lock.wait_for(lambda: not self._forking, FORK_SECONDS)
             self._lent += 1
             connection = self._spare.pop() if self._spare else None
         try:
@@ -484,39 +481,18 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
 # ---------------------------------------------------------------------------------------- forks, and the end
 
 _opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
-_paused: list[SqliteEngine] = []
 _left_behind: list[SqliteEngine] = []  # of the parent: closing one here would be harmless and useless
-
-
-def _before_fork() -> None:
-    """Wait for a quiet moment: a thread inside SQLite would leave its locks taken in the child for ever."""
-    for engine in list(_opened):
-        if not engine._closed and engine._mutex.acquire(timeout=FORK_SECONDS):
-            _paused.append(engine)
-            engine._spare_lock.acquire()
-            engine._forking = True
-            engine._spare_lock.wait_for(lambda e=engine: not e._lent, FORK_SECONDS)  # type: ignore[misc]
-
-
-def _in_parent() -> None:
-    while _paused:
-        engine = _paused.pop()
-        engine._forking = False
-        engine._spare_lock.notify_all()
-        engine._spare_lock.release()
-        engine._mutex.release()
 
 
 def _in_child() -> None:
     """A connection must not be used on both sides: the child's are closed to its callers, and it opens its own."""
-    _paused.clear()
     for engine in list(_opened):
         engine._closed = "was opened before this process was forked; open it again in this process"
         engine._mutex, engine._spare_lock = threading.RLock(), threading.Condition()
         _left_behind.append(engine)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)
 
 
 @atexit.register
