@@ -265,7 +265,6 @@ def _live(db: SessionDB) -> None:
     came["messages"] = [{**one, "platform_message_id": f"there-{one['id']}"} for one in came["messages"]]
     db.import_session(came)
     db.import_sessions([{**came, "input_tokens": 99}], update=True)
-    assert db.move_folder("/srv", "/home/ann") >= 1
     tenth = db.create_session("tenth", "cli")
     db.append_message(tenth, "assistant", "half a sign: \ud83d")
     db.branch_session(tenth, "eleventh")

@@ -110,8 +110,7 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
             back.cwd = Path(row["cwd"])
         else:
             gone = shortened_line(row["cwd"], 200)
-            move = f"hermes sessions move-folder {shlex.quote(gone)} NEW"
-            back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}. If it was moved: `{move}`.")
+            back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}.")
     if used and not keep_model:
         from hermes.agent.models.choice import model_again
 

@@ -13,7 +13,7 @@ _FILES = {
     "listing": ("list", "browse"),
     "searching": ("search",),
     "showing": ("show",),
-    "marks": ("rename", "tag", "untag", "pin", "unpin", "archive", "unarchive", "move-folder"),
+    "marks": ("rename", "tag", "untag", "pin", "unpin", "archive", "unarchive"),
     "exporting": ("export", "open"),
     "importing": ("import", "watch"),
     "removing": ("delete", "restore", "trash", "prune"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -110,18 +108,3 @@ def _untag(db: SessionDB, session_id: str, tags: tuple[str, ...]) -> bool:
 _MANY = "or with a filter (`--source telegram TAG…`) for many sessions."
 tag = _tagging("tag", f"Add tags: `tag ID TAG…`, {_MANY}", lambda db, one, tags: db.tag_session(one, *tags))
 untag = _tagging("untag", f"Remove tags: `untag ID TAG…`, {_MANY}", _untag)
-
-
-@click.command("move-folder")
-@click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
-@click.argument("new", metavar="NEW", type=click.Path(path_type=Path, exists=True, file_okay=False))
-def move_folder(old: Path, new: Path) -> None:
-    """Assign the sessions of the folder OLD, and of those below it, to NEW."""
-    before, after = (os.path.abspath(os.path.expanduser(one)) for one in (old, new))
-    if before == after:
-        raise click.UsageError("OLD and NEW are the same folder", click.get_current_context())
-    with opened(writing=True) as db:
-        moved = db.move_folder(before, after)
-    if not moved:
-        raise click.ClickException(f"no session belongs to {before}")
-    print(f"{counted(moved, 'session')} moved from {before} to {after}")

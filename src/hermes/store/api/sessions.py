@@ -124,11 +124,6 @@ class SessionCalls(OpenStore):
         if changed:
             self._transcripts.changed(session_id, "usage", *changed)
 
-    def move_folder(self, old: str, new: str) -> int:
-        """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
-        held = [session_id for session_id, _ in self._read(sessions.held_in, old)]
-        return len(self._change(("folder", "cwd"), lambda tx: sessions.move_folder(tx, old, new), *held))
-
     def add_side_usage(
         self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
     ) -> None:

@@ -21,7 +21,7 @@ from hermes.store.engines.base import KEPT, REDACTED, Tx, drop_meta, get_meta, r
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.records import codec
 from hermes.store.records.rows import SessionEvent, SessionRow
-from hermes.store.records.visibility import User, in_folder, session_clause
+from hermes.store.records.visibility import User, session_clause
 
 AnySession = TypeVar("AnySession", bound="SessionRow")
 
@@ -262,25 +262,6 @@ def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
     sql = "INSERT INTO session_members(session_id, source, user_id) VALUES(?, ?, ?) ON CONFLICT DO NOTHING"
     tx.run(sql, (session_id, str(source), str(user_id)))
     return True
-
-
-# ---------------------------------------------------------------------------------------------- folders
-
-
-def move_folder(tx: Tx, old: str, new: str) -> list[str]:
-    """Set the folders of sessions in `old` or below it to the same places in `new`; returns those sessions."""
-    old, new = old.rstrip("/"), new.rstrip("/")
-    rows = held_in(tx, old)
-    for session_id, cwd in rows:
-        tx.run("UPDATE sessions SET cwd = ? WHERE id = ?", (new + cwd[len(old) :] or "/", session_id))
-    return [session_id for session_id, _ in rows]
-
-
-def held_in(tx: Tx, folder: str) -> list[tuple[str, str]]:
-    """(id, folder) of the sessions that were held in a folder or below it."""
-    inside, values = in_folder("s", folder)
-    rows = tx.rows(f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {inside}", values)
-    return [(codec.restored(session_id), codec.restored(cwd)) for session_id, cwd in rows]
 
 
 # ---------------------------------------------------------------------------------------------- the chosen model
