@@ -177,25 +177,6 @@ def test_after_a_kill_everything_that_was_shown_is_there_once(server: ModelServe
     assert stored(home, session)[-1] == ("assistant", "half an answer ")
 
 
-def test_a_question_of_a_sub_agent_belongs_to_the_call_that_began_it(
-    server: ModelServer, home: Path, tmp_path: Path
-) -> None:
-    (folder := tmp_path / "project").mkdir()
-    (folder / "x").write_text("x")
-    server.scripts = [
-        [Call("delegate", task="remove x")],
-        [Call("terminal", command="rm x")],
-        ["It is gone."],
-        ["Done."],
-    ]
-    _, editor = asyncio.run(talked(home, folder, "have x removed"))
-    assert not (folder / "x").exists()
-    (question,) = editor.requests
-    (started,) = [one for _, one in editor.updates if one.session_update == "tool_call"]
-    assert question.tool_call_id == started.tool_call_id and started.kind == "think"
-    assert "rm x" in question.content[0].content.text
-
-
 async def test_a_plan_of_another_program_is_shown_as_a_plan(server: ModelServer, home: Path, tmp_path: Path) -> None:
     todos = [{"content": "read", "status": "completed"}, {"content": "write", "status": "in_progress"}, "no step"]
     steps = [{"step": "read", "status": "completed"}, {"step": "write", "status": "some day"}]
