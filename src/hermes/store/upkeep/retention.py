@@ -175,8 +175,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     sessions.forget_events(tx, session_id)
     leases.forget(tx, session_id)
-    keys = (titles.titled_key(session_id), sessions.side_usage_key(session_id), sessions.choice_key(session_id))
-    for key in (*keys, lineage.AWAITED + session_id):
+    for key in (titles.titled_key(session_id), sessions.choice_key(session_id), lineage.AWAITED + session_id):
         drop_meta(tx, key)
     drop_empty_tombstone(tx, session_id)
     return owners
