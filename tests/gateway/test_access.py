@@ -136,7 +136,7 @@ def test_commands_and_tools_of_chats_show_a_guest_nothing_of_others(scene: Scene
         "old": "a",
         "new": "b",
     }
-    for tool in ("cron", "read_file", "write_file", "edit_file", "search_files", "send_file"):
+    for tool in ("cron", "read_file", "write_file", "edit_file", "send_file"):
         assert "no tool" in scene.tool("bob", tool, where, **arguments), tool
     assert SECRET.encode() not in b"".join(data for _, data, _ in scene.lab.sent_files(where, who="bob"))
 

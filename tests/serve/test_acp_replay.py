@@ -69,7 +69,7 @@ async def test_a_loaded_session_looks_as_it_did_while_it_ran(server: ModelServer
     (folder / "sub").mkdir()
     server.scripts = [
         [Thought("Let me "), Thought("see."), "I look ", "around.", Call("terminal", command="echo out; exit 3"),
-         Call("read_file", path="old.txt", offset=2), Call("search_files", pattern="two")],
+         Call("read_file", path="old.txt", offset=2)],
         [Call("edit_file", path="old.txt", old="two", new="2"), Call("write_file", path="new.txt", content="new\n"),
          Call("session_search", query="zeppelin"), Call("memory", action="nonsense"), Call("no_such_tool", word="x")],
         ["Now I remove it.", Call("terminal", command=f"cd {folder / 'sub'}")],
@@ -90,7 +90,6 @@ async def test_a_loaded_session_looks_as_it_did_while_it_ran(server: ModelServer
     assert [(one["raw_input"], one["kind"], one["status"]) for one in calls] == [
         ({"command": "echo out; exit 3"}, "execute", "failed"),
         ({"path": "old.txt", "offset": 2}, "read", "completed"),
-        ({"pattern": "two"}, "search", "completed"),
         ({"path": "old.txt", "old": "two", "new": "2"}, "edit", "completed"),
         ({"path": "new.txt", "content": "new\n"}, "edit", "completed"),
         ({"query": "zeppelin"}, "search", "completed"),
@@ -100,14 +99,14 @@ async def test_a_loaded_session_looks_as_it_did_while_it_ran(server: ModelServer
         ({"command": "rm ../old.txt"}, "execute", "failed"),
         ({"path": "here.txt", "content": "x"}, "edit", "completed"),
     ]
-    assert "declined" in calls[9]["content"][0]["content"]["text"]
+    assert "declined" in calls[8]["content"][0]["content"]["text"]
     assert "echo out" in calls[0]["title"] and "old.txt" in calls[1]["title"]
     old, new = str(folder / "old.txt"), str(folder / "new.txt")
     assert calls[1]["locations"] == [{"path": old, "line": 2}]
     changed = {"type": "diff", "path": old, "old_text": "one\ntwo\nthree\n", "new_text": "one\n2\nthree\n"}
-    assert calls[3]["content"] == [changed] and calls[3]["locations"] == [{"path": old, "line": 2}]
-    assert calls[4]["content"] == [{"type": "diff", "path": new, "new_text": "new\n"}]
-    assert calls[10]["locations"][0]["path"] == str(folder / "sub" / "here.txt")
+    assert calls[2]["content"] == [changed] and calls[2]["locations"] == [{"path": old, "line": 2}]
+    assert calls[3]["content"] == [{"type": "diff", "path": new, "new_text": "new\n"}]
+    assert calls[9]["locations"][0]["path"] == str(folder / "sub" / "here.txt")
 
 
 def test_a_question_shows_the_call_and_a_refusal_reaches_the_model(

@@ -9,7 +9,7 @@ import sys
 from hermes.agent.tools.tool import builtin_tools
 from hermes.config import Config
 
-FILES = ["read_file", "write_file", "edit_file", "search_files"]
+FILES = ["read_file", "write_file", "edit_file"]
 
 
 def test_the_built_in_tools() -> None:
