@@ -94,6 +94,7 @@ def test_who_was_paired_and_where_home_is_come_from_the_record(lab: Lab, hermes_
     assert "1 owner, 1 paired" in found[1][1]
 
 
+@pytest.mark.thorough
 def test_a_platform_that_does_not_answer_holds_nobody_up(lab: Lab, hermes_home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         held: list[socket.socket] = []

@@ -1,7 +1,7 @@
 """These tests run once on each engine.
 
 A quick run tries every case of a test on SQLite, and one of them on the server: what reads and checks the cases is the
-same code. Named by itself (file::test, -k), a test runs with all its cases.
+same code. What tries thousands of arguments, or asks for every page of a search, is left to SQLite then. Named by itself (file::test, -k), a test runs with all its cases.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tests.support.postgres import ENGINES
 from tests.support.sizes import THOROUGH, some
 
 _ON_A_SERVER = 1  # cases of a test
+_ON_SQLITE = ("test_fuzz", "test_hostile_arguments", "test_odd_arguments", "test_search_pages", "test_search_language")
 # Promises about what other programs find in plain files; tests/store/encrypted has a part of the others.
 _ABOUT_PLAIN_FILES = frozenset(
     """test_words_of_deleted_messages_are_gone_after_tidying test_a_word_that_comes_back_is_listed_again_by_every_process
@@ -50,7 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         engine = str(parameters.get("engine", ""))
         if item.path.parent.name == "contract" and engine.startswith("postgres"):
             cases[engine, item.nodeid.partition("[")[0]].append(item)
-    left_out = {one for all_ in cases.values() for one in set(all_) - set(some(all_, _ON_A_SERVER))}
+    left_out = {
+        one
+        for all_ in cases.values()
+        for one in set(all_) - set(() if all_[0].path.stem in _ON_SQLITE else some(all_, _ON_A_SERVER))
+    }
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

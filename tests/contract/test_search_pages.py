@@ -11,7 +11,7 @@ import pytest
 from tests.support.sizes import size
 
 SEEDS = range(size(1, 5))
-SESSIONS, MESSAGES = 40, 30  # in each: more than the newest matches that are ranked together
+SESSIONS, MESSAGES = size(20, 40), 30  # in each: more than the newest matches that are ranked together
 WORDS = """docker dockerfile podman getUserById user_id owner_id id_card deploy deployment kubernetes frankfurt berlin database
 部署服务器完成 服务器 moved server_log logs""".split()
 

@@ -17,9 +17,10 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, PlainLab
+from tests.support.sizes import some
 
 
-@pytest.fixture(params=[PlainLab, ForgetfulLab])
+@pytest.fixture(params=some([PlainLab, ForgetfulLab], 1))
 def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
     made: PlainLab = request.param()
     yield made

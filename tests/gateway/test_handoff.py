@@ -16,9 +16,9 @@ from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess, environment, write_config
+from tests.support.hastened import HASTENED
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, PlainLab
-from tests.support.program import PROGRAM
 from tests.support.screen import Screen
 
 SESSION = "20260101_000000_abcdef"
@@ -31,8 +31,8 @@ def terminal(hermes_home: Path) -> Iterator[Callable[..., Screen]]:
     screens: list[Screen] = []
 
     def start(*words: str, seconds: float = 60) -> Screen:
-        variables = environment(hermes_home, HERMES_HANDOFF_SECONDS=str(seconds), NO_COLOR="1")
-        screen = Screen([*PROGRAM, *words], 110, 40, env=variables)
+        variables = environment(hermes_home, TEST_HANDOFF_SECONDS=str(seconds), NO_COLOR="1")
+        screen = Screen([*HASTENED, *words], 110, 40, env=variables)
         screens.append(screen)
         return screen
 
@@ -341,7 +341,7 @@ def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
             monkeypatch.setattr("hermes.commands.chat_commands.LONGEST", 1.0)
             model.latency = 60.0
         else:
-            monkeypatch.setenv("HERMES_HANDOFF_SECONDS", "1")
+            monkeypatch.setattr("hermes.commands.chat_commands.PATIENCE", 1.0)
             forgetful.hides = True
             forgetful.drop()
             until(lambda: not gateway.connections["forgetful"].delivery.connected.is_set())
@@ -382,7 +382,7 @@ def test_a_gateway_killed_in_the_middle_is_followed_by_one_that_completes_it_onc
 ) -> None:
     at_the_desk(hermes_home)
     gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
-    gateway.variables["HERMES_HANDOFF_SECONDS"] = "3"
+    gateway.variables["TEST_HANDOFF_SECONDS"] = "3"
     gateway.start()
     model.latency = 60.0
     with SessionDB(hermes_home / "state.db") as db:

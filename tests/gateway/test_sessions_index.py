@@ -103,7 +103,7 @@ def test_a_new_chat_is_in_the_file_before_its_message_is_answered(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
     with in_process.running(lab, model):
-        lab.say("pause=8 hello")
+        lab.say("pause=3 hello")
         entry = until(
             lambda: in_the_file(hermes_home).get(ALICE, {}).get("session_id") and in_the_file(hermes_home)[ALICE]
         )

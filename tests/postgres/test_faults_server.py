@@ -127,6 +127,7 @@ def fill(db: Any, session_id: str, kept: list[str], most: int = 2000) -> StoreEr
     pytest.fail("the disk was never full")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_told_and_once_there_is_room_everything_goes_on(server: Cluster, tmp_path: Path) -> None:
     """The tables have no room; the server itself lives on."""
     with small_disk(132) as disk:

@@ -81,6 +81,7 @@ def line_number(file: Path, words: str) -> int:
     raise AssertionError((file, words))
 
 
+@pytest.mark.thorough
 def test_sixty_questions(shop: Shop) -> None:
     wrong = []
     asked = [(path, words, expected) for path, pairs in QUESTIONS.items() for words, expected in pairs]

@@ -164,6 +164,7 @@ def _login(client: httpx.Client, page: Page, password: str, **headers: str) -> h
     return client.post(page.address + "/login", data={"password": password, "next": "/"}, headers=told)
 
 
+@pytest.mark.thorough
 def test_wrong_passwords_of_one_address_hold_up_no_other(home: Path) -> None:
     """Behind a proxy, which says whose they are; without its secret, what it says is worth nothing."""
     settings = f"web: {{password: {PASSWORD}, proxy_secret: a secret of the proxy alone}}"

@@ -14,6 +14,7 @@ from tests.support.axe import serious
 from tests.support.browser import Browser
 from tests.support.echo import Echo
 from tests.support.page import Page, png
+from tests.support.sizes import some
 
 # What the model says back: everything Markdown has, in pieces of forty characters.
 TEXT = r"""hello slow=8
@@ -82,7 +83,7 @@ def copied(browser: Browser, text: str) -> None:
 # ------------------------------------------------------------------------------------------------ the reply
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", some([390, 1280], 1))
 def test_a_reply_has_its_form_while_it_is_written_and_nothing_moves_at_its_end(
     browser: Browser, page: Page, width: int
 ) -> None:

@@ -25,12 +25,12 @@ def audited(home: Path, session_id: str) -> list[tuple[str, str | None]]:
 
 
 def test_a_new_conversation_is_streamed_stored_and_audited(home: Path, page: Page) -> None:
-    begun = page.do("/api/talk", text="hello long=400 slow=40").json()
+    begun = page.do("/api/talk", text="hello long=60 slow=20").json()
     events = list(page.turn(begun["turn"]))
     assert events[0]["kind"] == "html"
     assert events[-1] == {"kind": "done", "session": begun["session"], "interrupted": False}
     question, (role, reply) = said(home, begun["session"])
-    assert question == ("user", "hello long=400 slow=40") and role == "assistant" and len(reply) > 300
+    assert question == ("user", "hello long=60 slow=20") and role == "assistant" and len(reply) > 50
     assert audited(home, begun["session"]) == [("turn", "hermes web")]
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session(begun["session"])

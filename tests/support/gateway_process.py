@@ -18,6 +18,7 @@ from typing import Any
 from tests.support import program
 from tests.support.forking import Forked
 from tests.support.gateway import written
+from tests.support.hastened import HASTENED
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 
@@ -65,7 +66,7 @@ class GatewayProcess:
         self.said = self.home / f"gateway-{os.urandom(3).hex()}.txt"
         with self.said.open("wb") as output:
             self.process = Forked(
-                [*program.PROGRAM, "gateway"],
+                [*HASTENED, "gateway"],
                 env=environment(self.home, **self.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

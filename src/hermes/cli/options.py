@@ -50,15 +50,16 @@ def usage_text(error: click.UsageError) -> str:
         return " ".join(error.format_message().split()).rstrip(".")
     is_option = isinstance(parameter, click.Option)
     name = max(parameter.opts, key=len) if is_option else parameter.human_readable_name.rstrip(".…")
+    kind = parameter.type
+    choices = ", ".join(map(str, kind.choices)) if isinstance(kind, click.Choice) else ""
     if isinstance(error, click.MissingParameter):
-        return f"{name} is missing"
+        return f"{name} is missing" + (f": give one of {choices}" if choices else "")
     wrong = re.match(r"(?s)'?(.+?)'? is not (?:a valid|in the range|one of)", error.message)
     if wrong is None:
         return f"{name}: {error.message}"
-    kind = parameter.type
     expected = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
-    if isinstance(kind, click.Choice):
-        expected = f"one of {', '.join(map(str, kind.choices))}"
+    if choices:
+        expected = f"one of {choices}"
     elif isinstance(kind, click.IntRange | click.FloatRange) and kind.min is not None:
         expected += f" of {kind.min} or more" if kind.max is None else f" from {kind.min} to {kind.max}"
     return f"{name}: expected {expected}, got {wrong[1]!r}"

@@ -5,7 +5,6 @@ The gateway's inbox takes the text of /queue as a message to the agent.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,17 +22,13 @@ def queue(host: Host, arguments: str) -> None:
     host.say("Nothing is waiting. `/queue TEXT` asks it after the current reply, without stopping that reply.")
 
 
-PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable with the seconds that the other side may take without a heartbeat
+# Seconds without a heartbeat before a handoff fails: of a gateway that should claim it, or that has claimed it.
+PATIENCE = 60.0
 LONGEST = 600.0
 _LOOK = 0.25
 NOT_CLAIMED = "no gateway took it over"
 WITHDRAWN = "it was withdrawn"
 LATER = "The gateway is being restarted; the handoff continues if it is back within two minutes."
-
-
-def patience() -> float:
-    """Seconds without a heartbeat before a handoff fails: of a gateway that should claim it, or that has claimed it."""
-    return max(1.0, float(os.environ.get(PATIENCE, "60")))
 
 
 def _platforms(host: Host) -> list[str]:
@@ -117,7 +112,7 @@ def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda
 
     LATER when `stopped()` turns true meanwhile.
     """
-    begun, limit = time.monotonic(), patience()
+    begun, limit = time.monotonic(), PATIENCE
     while not stopped():
         state = db.get_handoff_state(session_id)
         waited = time.monotonic() - begun

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -212,18 +211,10 @@ class _Link:
             self.ended.set_result(error)
 
 
-SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable with the seconds after which a gateway that gives no sign is dead
+PATIENCE = 20.0  # seconds without a sign of life after which a gateway counts as dead
 LOOK, LOOK_ALONE = 1.0, 5.0  # seconds between two looks for connections that are free
 CERTAIN = 0.8  # the part of a lease's time in which it certainly belongs to its holder: clocks differ a little
 _log = logging.getLogger("hermes.gateway")
-
-
-def patience() -> float:
-    """Seconds without a sign of life after which a gateway counts as dead."""
-    try:
-        return max(1.0, float(os.environ.get(SECONDS, "20")))
-    except ValueError:
-        return 20.0
 
 
 class Held(Lease):
@@ -270,7 +261,7 @@ class Holding:
         gone: Callable[[StoreGone], None],
     ) -> None:  # fmt: skip
         self._store, self._names, self._hold, self._gone = store, names, hold, gone
-        self._holder, self._ttl = holder_name("gateway"), patience()
+        self._holder, self._ttl = holder_name("gateway"), PATIENCE
         self._pause = min(LOOK if store.db.is_shared else LOOK_ALONE, self._ttl / 6)
         self._held: dict[str, Held] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -199,7 +199,7 @@ def announced(db: SessionDB) -> Iterator[None]:
 
     On a store that several gateways share, each shows itself when it is ready to take connections.
     """
-    from hermes.gateway.connection import patience
+    from hermes.gateway.connection import PATIENCE
 
     if db.is_shared:
         yield
@@ -210,10 +210,10 @@ def announced(db: SessionDB) -> Iterator[None]:
             who = f"process {others[0].process} on {others[0].host}"
             raise HermesError(f"a gateway is already running ({who}); `hermes gateway stop` stops it")
         leases.free_gateways(tx)  # what an earlier gateway of this file held is free at once
-        fence = leases.join_gateways(tx, name, patience())
+        fence = leases.join_gateways(tx, name, PATIENCE)
     assert fence is not None  # no other process has this name
     try:
-        with renewing(Lease(db, fence, patience())):
+        with renewing(Lease(db, fence, PATIENCE)):
             yield
     finally:
         db.release_lease(*fence)

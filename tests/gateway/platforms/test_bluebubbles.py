@@ -62,7 +62,9 @@ def made(lab: Lab, home: Path) -> BlueBubbles:
 
 async def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_path: Path) -> None:
     """The server delivers each message once, whatever the answer is."""
-    async with connected(made(lab, tmp_path)) as link:
+    adapter = made(lab, tmp_path)
+    adapter.look_again = 0.5
+    async with connected(adapter) as link:
         lab.say("before")
         await link.event("before")
         link.refuse = OSError("the disk is full")

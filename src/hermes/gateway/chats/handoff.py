@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.agent.leases import Lease, renewing
-from hermes.commands.chat_commands import patience  # seconds a claim lasts without being renewed
+from hermes.commands import chat_commands
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.chats.participants import taken_from
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
@@ -65,7 +65,7 @@ class Claim:
         def failed(error: HermesError) -> None:
             _log.warning("the claim on %s could not be renewed: %s", self.session_id, error)
 
-        return Lease(self.db, (handoff_lease(self.session_id), self.token), patience(), failed=failed)
+        return Lease(self.db, (handoff_lease(self.session_id), self.token), chat_commands.PATIENCE, failed=failed)
 
 
 class Handoffs:
@@ -91,7 +91,7 @@ class Handoffs:
     async def _take(self, session_id: str, platform: str, asked_at: float) -> None:
         db, placed, claim = self._services.db, None, None
         try:
-            token = await asyncio.to_thread(db.take_handoff, session_id, lease=patience())
+            token = await asyncio.to_thread(db.take_handoff, session_id, lease=chat_commands.PATIENCE)
             if token is None:
                 return
             claim = Claim(db, session_id, token)
