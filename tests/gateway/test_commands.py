@@ -148,7 +148,7 @@ def test_status_usage_tag_and_pin(talk: Talk) -> None:
     status = talk("/status")
     assert f"- **Session:** {talk.session['id']}" in status
     assert "- **Messages:** 2" in status
-    assert "- **Input:** 10 tokens" in talk("/usage")
+    until(lambda: "- **Input:** 20 tokens" in talk("/usage"))  # those of its title as well
     assert talk("/tag garden plans") == "Tags: #garden #plans"
     assert talk("/tag -plans") == "Tags: #garden"
     assert "Pinned" in talk("/pin")
