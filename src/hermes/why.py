@@ -57,7 +57,6 @@ _KEPT = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_E
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
 _COMMIT = re.compile(r"^\x01(\d+)\n", re.M)  # a line of a diff never begins so
 _RENAMED = re.compile(r"R\d+\0([^\0]+)\0([^\0]+)\0")  # with -z
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _WHERE = re.compile(r"(.+?):(\d{1,9})(?:-(\d{1,9})|:\d+)?:?\Z", re.S)
 
 
@@ -141,8 +140,6 @@ def why(
     file.find_names()
     file.names |= {entry.name for entry in blamed if entry.name}
     changes = _Changes(file, db, visible_to)
-    if not changes.rows and file.find_staged_name():
-        changes = _Changes(file, db, visible_to)
     found = changes.of_lines(blamed)
     matched: Matched = "line" if found else "file" if changes.rows else "nothing"
     rows = sorted(found or changes.rows, key=lambda row: (row["time"], row["message_id"]), reverse=True)[:limit]
@@ -266,13 +263,6 @@ class GitFile:
         log = ("log", "--follow", "-M", "--diff-filter=R", "--name-status", "--format=", "-z", "--", self.name)
         self.names |= {old for old, _ in _RENAMED.findall(self._git(*log))}
 
-    def find_staged_name(self) -> bool:
-        """Add the path that the file had before a rename that is not committed yet; whether there is one."""
-        diff = self._git("diff", *_PLAIN, "-M", "--name-status", "-z", "--diff-filter=R", "HEAD")
-        before = {old for old, new in _RENAMED.findall(diff) if new == self.name}
-        self.names |= before
-        return bool(before)
-
     def blamed(self, first: int, last: int) -> list[Line]:
         """These lines with the commits they come from; indentation is no change."""
         blame = self._git("blame", "--no-textconv", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
@@ -291,16 +281,13 @@ class GitFile:
                 found[number] = Line(number, line[1:], times.get(commit), commit, paths.get(commit, ""), origin)
         return [found.get(place) or Line(place, self.lines[place - 1]) for place in range(first, last + 1)]
 
-    def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float | None]]:
-        """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
-        commit, name, first, last = line.commit or "HEAD", line.name or self.name, line.origin, line.origin
+    def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float]]:
+        """The texts that a committed line and its neighbours had before, newest first, with the time of the commit that replaced
+        them."""
         if not line.commit:
-            hunk = _hunk(self._git("diff", *_PLAIN, "-U0", "HEAD", "--", name), line.number)
-            if hunk is None:
-                return
-            removed, first, last = hunk
-            yield removed, None
-        log = self._git("log", *_PLAIN, f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
+            return
+        where = f"-L{line.origin},{line.origin}:{line.name or self.name}"
+        log = self._git("log", *_PLAIN, where, "--format=%x01%ct", line.commit)
         parts = _COMMIT.split(log)
         for at, diff in zip(parts[1::2], parts[2::2], strict=True):
             removed = [text[1:] for text in diff.partition("\n@@ ")[2].split("\n") if text[:1] == "-"]
@@ -337,23 +324,6 @@ def _git(root: Path, *words: str, settings: Mapping[str, str] | None = None) -> 
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
-
-
-def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
-    """The lines that the hunk with this new line replaced, and where they were; None where it replaced none."""
-    removed: list[str] | None = None
-    first = last = 0
-    for line in diff.split("\n"):
-        if head := _HUNK.match(line):
-            if removed is not None:
-                break
-            old, count = int(head[1]), int(head[2] or 1)
-            begins, size = int(head[3]), int(head[4] or 1)
-            if begins <= number < begins + size and count:
-                removed, first, last = [], old, old + count - 1
-        elif removed is not None and line[:1] == "-":
-            removed.append(line[1:])
-    return None if removed is None else (removed, first, last)
 
 
 # ---------------------------------------------------------------------------------------------- changes of this file

@@ -35,14 +35,13 @@ def test_a_question_answers_as_json_with_files_and_a_system_prompt(
     (tmp_path / "notes.txt").write_text("milk\neggs\n")
     (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 20)
     (tmp_path / "prog.bin").write_bytes(b"\xff\xfe\0\1")
-    files = ["--attach", tmp_path / "notes.txt", "--attach", tmp_path / "dot.png"]
     server.scripts = [["Yes."]]
-    done = run("-q", "what is this?", "--stream-json", *files, home=home)
+    done = run("-q", "what is this? @notes.txt @dot.png", "--stream-json", home=home, cwd=tmp_path)
     events = [json.loads(line) for line in done.out.splitlines()]
     assert [one["type"] for one in events] == ["text", "result"] and events[-1]["answer"] == "Yes."
     text, picture = server.requests[-1]["messages"][-1]["content"]
     assert "milk\neggs" in text["text"] and picture["image_url"]["url"].startswith("data:image/png;base64,")
-    refused = run("-q", "x", "--attach", tmp_path / "prog.bin", home=home)
+    refused = run("-q", "x @prog.bin", home=home, cwd=tmp_path)
     assert refused.status == 1 and "prog.bin" in refused.err
     assert run("--json", home=home, input="").status == 2
 
@@ -91,10 +90,10 @@ def test_a_question_takes_files_by_an_at_sign_and_piped_text_does_not(
     assert sent() == f"what is in @notes.txt?\n\n{file}\n\nsee @secret.txt"
     done = run(home=home, cwd=tmp_path, input="only piped: @secret.txt\n")
     assert (done.status, done.err) == (0, "") and sent() == "only piped: @secret.txt"
-    done = run("-q", "@dot.png beside @notes.txt", "--attach", "notes.txt", home=home, cwd=tmp_path)
+    done = run("-q", "@dot.png beside @notes.txt", home=home, cwd=tmp_path)
     assert done.status == 0 and "With dot.png: picture, 28 bytes" in done.err
     text, picture = sent()
-    assert text["text"].count("milk\neggs") == 2 and picture["image_url"]["url"].startswith("data:image/png;base64,")
+    assert text["text"].count("milk\neggs") == 1 and picture["image_url"]["url"].startswith("data:image/png;base64,")
     asked = len(server.requests)
     refused = run("-q", "run @prog.bin", home=home, cwd=tmp_path)
     assert refused.status == 1 and "@prog.bin is a binary file (4 bytes); the message was not sent" in refused.err

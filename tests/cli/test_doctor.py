@@ -390,25 +390,6 @@ def test_a_disk_with_little_room(home: Path, size: str, state: str) -> None:
     assert line[0] == state and line[1].startswith(f"{home}: only ") and " MB " in line[1] and line[2]
 
 
-def test_agents_and_editors_that_are_found_get_their_line(home: Path, tmp_path: Path) -> None:
-    folder, user = tmp_path / "bin", tmp_path / "user"
-    folder.mkdir()
-    (user / ".config" / "zed").mkdir(parents=True)
-    for name in ("claude", "code"):
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    entry = '{"context_servers": {"hermes": {"command": "hermes", "args": ["mcp"]}}}'
-    (user / ".config" / "zed" / "settings.json").write_text(entry)
-    _, found = doctor(home, PATH=str(folder), HOME=str(user))
-    assert about(found, "mcp") == [
-        ("well", "Claude Code: hermes mcp install claude-code", ""),
-        ("well", "VS Code: hermes mcp install vscode", ""),
-        ("well", "Zed: connected", ""),
-    ]  # fmt: skip
-    _, found = doctor(home, PATH="/nothing", HOME=str(tmp_path))
-    assert "Claude Code" in about(found, "mcp")[0][1] and "Zed" in about(found, "mcp")[0][1]
-
-
 def test_a_home_that_cant_be_written() -> None:
     root = Path(tempfile.mkdtemp(prefix="hermes-doctor-"))  # tmp_path lies below a folder only root can enter
     home, other = root / "home", root / "other"

@@ -248,7 +248,7 @@ def test_status_says_what_is_lost_while_no_gateway_is_connected(hermes_home: Pat
     SessionDB(hermes_home / "state.db").close()
     shown = program.run("gateway", "status", home=hermes_home).out
     assert "signal: while no gateway is connected" in shown and "--receive-mode=on-connection" in shown
-    assert "wecom/work: what people write to a bot while no gateway is connected is lost" in shown
+    assert "wecom/work: what people write while no gateway is connected is lost" in shown
     assert "telegram: " not in shown
     told = {one["platform"]: bool(one["lost_while_down"]) for one in status(hermes_home)["platforms"]}
     assert told == {"signal": True, "wecom/work": True, "telegram": False}

@@ -70,7 +70,6 @@ def test_the_overview_names_every_command(hermes_home: Path) -> None:
         (["sessions", "search", "x", "--since", "soon"], "--since"),
         (["sessions", "export", "-", "--format", "pdf"], "markdown"),
         (["web", "--user", "me"], "telegram:42"),
-        (["-q", "hi", "--attach", "no-such-file"], "no-such-file"),
         (["cron", "create", "0 9 * * *", "hi", "--deliver", "fle"], "did you mean file?"),
         (["doctor", "extra"], "extra"),
         (["completion"], "fish"),

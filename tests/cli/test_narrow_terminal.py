@@ -14,8 +14,8 @@ def test_doctor_breaks_lines_between_words_below_the_text(hermes_home: Path) -> 
     env = {"NO_COLOR": "1", "HERMES_NO_LOCAL": "1"}
     _, text = in_terminal("doctor", home=hermes_home, width=60, env=env)
     lines = [line.rstrip() for line in text.replace("\r", "").split("\n")]
-    at = next(number for number, line in enumerate(lines) if line.startswith("✓ mcp"))
-    assert lines[at].startswith("✓ mcp              `hermes mcp` lets") and lines[at + 1].startswith(" " * 19)
+    at = next(number for number, line in enumerate(lines) if line.startswith("✓ model"))
+    assert lines[at].startswith("✓ model            none: ") and lines[at + 1].startswith(" " * 19)
     assert all(len(line) <= 60 for line in lines if "/" not in line), text
     commands = [command for command in re.findall(r"`[^`]*`", text) if "\n" in command]
     assert commands == [] and "`hermes model install smollm2`" in text, commands

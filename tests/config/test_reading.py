@@ -45,7 +45,6 @@ gateway: {listen: {host: 127.0.0.1, port: 8644, public_url: null}, streaming: {e
 platforms: {}
 api_server: {enabled: false, host: 127.0.0.1, port: 8642, token: null}
 web: {host: 127.0.0.1, port: 0, password: null, url: null, user_header: null, proxy_secret: null, users: {}}
-mcp: {token: null}
 webhooks: {host: 127.0.0.1, port: 8644, routes: {}}
 hooks: {}
 """

@@ -207,35 +207,32 @@ def test_auto_maintenance_tells_what_it_did(db):
     assert done == {"skipped": False, "pruned": 1, "vacuumed": False}
 
 
-def test_dumped_requests_go_with_their_session(db, tmp_path):
-    names = ("request_dump_s_20250101_120000_123.json", "request_dump_s_2.json", "request_dump_sx_1.json",
-             "request_dump_s_other.json", "request_dump_.json", "s.jsonl", "s.json")  # fmt: skip
+def test_transcripts_elsewhere_go_with_their_session(db, tmp_path):
+    names = ("s.jsonl", "s.json", "sx.jsonl", "request_dump_s_1.json")
     talk(db, "s", "hello")
     talk(db, "t", "hello")
-    folder = tmp_path / "dumps"
+    folder = tmp_path / "elsewhere"
     folder.mkdir()
     for name in names:
         (folder / name).write_text("{}")
     assert db.delete_session("t", sessions_dir=folder)
     assert len(list(folder.iterdir())) == len(names)
     assert db.delete_session("s", sessions_dir=folder)
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "request_dump_.json", "request_dump_s_other.json", "request_dump_sx_1.json",
-    ]  # fmt: skip
+    assert sorted(path.name for path in folder.iterdir()) == ["request_dump_s_1.json", "sx.jsonl"]
 
 
-def test_a_dump_that_cannot_be_removed_keeps_no_session_from_being_deleted_or_pruned(db, tmp_path, recwarn):
+def test_a_transcript_that_cannot_be_removed_keeps_no_session_from_being_deleted_or_pruned(db, tmp_path, recwarn):
     talk(db, "s", "hello")
     old_session(db, "old", 200)
     old_session(db, "older", 300)
-    folder = tmp_path / "dumps"
-    for name in ("request_dump_s_1.json", "request_dump_old_1.json"):
+    folder = tmp_path / "elsewhere"
+    for name in ("s.jsonl", "old.jsonl"):
         (folder / name).mkdir(parents=True)
-    (folder / "request_dump_old_2.json").write_text("{}")
+    (folder / "older.jsonl").write_text("{}")
     assert db.delete_session("s", sessions_dir=folder)
     done = db.maybe_auto_prune_and_vacuum(sessions_dir=folder)
     assert (done["pruned"], db.session_count()) == (2, 0) and "error" not in done
-    assert not (folder / "request_dump_old_2.json").exists()
+    assert not (folder / "older.jsonl").exists()
     assert db.check() == [] and [str(one.message) for one in recwarn] == []
 
 

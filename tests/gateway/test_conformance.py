@@ -27,7 +27,7 @@ from tests.support.sizes import THOROUGH
 
 PLATFORMS = (
     "plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant", "whatsapp", "whatsapp_bridge", "sms",
-    "mattermost", "feishu", "dingtalk", "wecom", "wecom_app", "weixin", "bluebubbles", "qqbot", "teams",
+    "mattermost", "feishu", "dingtalk", "wecom", "weixin", "bluebubbles", "qqbot", "teams",
 )  # fmt: skip
 # A quick run tries on every platform that a message is answered once, though it comes twice, that strangers are not, and
 # that nobody gets the words of another; all else on these: real servers and labs, with and without each ability.

@@ -22,7 +22,7 @@ from hermes.gateway.runner import Gateway
 from hermes.store.gateway import inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
-from tests.support.labs import bluebubbles, sms, teams, wecom_app, whatsapp
+from tests.support.labs import bluebubbles, sms, teams, whatsapp
 from tests.support.labs.base import until
 from tests.support.ports import free_port
 
@@ -30,7 +30,6 @@ PROOFS = {  # the header, or the parameter, that proves a request
     "sms": "X-Twilio-Signature",
     "whatsapp": "X-Hub-Signature-256",
     "teams": "Authorization",
-    "wecom": "?msg_signature",
     "bluebubbles": "?token",
 }
 
@@ -121,7 +120,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     port, home = free_port(), tmp_path_factory.mktemp("forged") / "home"
-    kinds = [sms.Lab, whatsapp.Lab, wecom_app.Lab, teams.Lab, bluebubbles.Lab]
+    kinds = [sms.Lab, whatsapp.Lab, teams.Lab, bluebubbles.Lab]
     labs = {kind.platform: kind() for kind in kinds}
     for lab in labs.values():
         lab._deliveries.close()
@@ -169,7 +168,7 @@ def test_a_request_without_its_proof_is_refused(scene: Scene, platform: str) -> 
         **{f"that of {other}": one.with_proof(name, found) for other, found in others.items()},
     }
     if platform != "bluebubbles":  # its proof is the address alone
-        begins = b"<Encrypt><![CDATA[" if platform == "wecom" else one.body[:1]
+        begins = one.body[:1]
         forged["another body"] = replace(one, body=one.body.replace(begins, begins + b"AAAA", 1))
         forged["no body"] = replace(one, body=b"")
     if platform == "teams":  # its proof is of the service and the time, as long as TLS keeps it

@@ -32,7 +32,7 @@ from tests.support.sizes import THOROUGH, size
 ALL = {
     "telegram": None, "discord": None, "slack": None, "mattermost": None, "sms": None, "bluebubbles": None, "qqbot": None,
     "feishu": None, "dingtalk": None, "weixin": None, "whatsapp": "default", "whatsapp_bridge": "phone", "signal": None,
-    "teams": None, "wecom": "bot", "wecom_app": "default", "email": None, "matrix": None,
+    "teams": None, "wecom": "bot", "email": None, "matrix": None,
     "homeassistant": None,
 }  # fmt: skip
 QUICK = ("telegram", "slack", "mattermost", "whatsapp", "signal", "teams")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.interop.importing import PIXEL, brought_in, database, lines, sessions, told
+from tests.interop.importing import PIXEL, brought_in, database, sessions, told
 
 
 def test_goose(tmp_path: Path) -> None:
@@ -40,9 +40,3 @@ def test_goose(tmp_path: Path) -> None:
     assert (session["title"], session["model"], session["started_at"]) == ("Pictures", "qwen3", 1772618400.0)
     assert [role for role, _ in told(session)] == ["user", "assistant", "tool", "assistant"]
     assert session["messages"][2]["tool_call_id"] == "t1" and session["messages"][1]["reasoning"] == "hm"
-    old = lines(tmp_path / "20250101_1.jsonl", [
-        {"working_dir": "/w", "description": "Older", "message_count": 1},
-        {"role": "user", "created": 1735725600, "content": [{"type": "text", "text": "an older file"}]},
-    ])  # fmt: skip
-    brought_in(old, home)
-    assert told(sessions(home)["goose-20250101_1"]) == [("user", "an older file")]

@@ -14,7 +14,6 @@ import pytest
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.encrypted_homes import files_with
-from tests.support.labs.base import until
 from tests.support.sizes import size
 
 WORDS = [b"pangolinword", b"attachedword"]
@@ -81,33 +80,10 @@ def test_nothing_of_an_import_lies_in_plain_text_at_any_moment(home: Path, expor
             assert base64.b64encode(FILE + str(number).encode()).decode() in str(message["content"])
 
 
-def test_standard_input_is_not_copied_to_a_disk(home: Path, export: Path, tmp_path: Path) -> None:
+def test_standard_input_is_refused_as_it_would_be_copied_to_the_disk(home: Path, export: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
     env = {"TMPDIR": str(temporary)}
-    process = program.start("sessions", "import", pipe, home=home, env=env)
-    with pipe.open("wb") as stream:
-        stream.write(export.read_bytes())
-        stream.flush()
-        until(lambda: any(temporary.iterdir()))  # it reads: all but what the pipe holds has arrived
-        assert files_with(WORDS, home, temporary) == {}
-        process.kill()
-        process.communicate()
-    assert files_with(WORDS, home, temporary) == {}
     done = program.run("sessions", "import", "-", home=home, env=env, input=export.read_bytes())
-    assert done.status == 0, done
-    assert f"{size(60, 300)} sessions" in done.out
+    assert (done.status, len(done.err.splitlines())) == (1, 1) and "as a file" in done.err, done
     assert files_with(WORDS, home, temporary) == {}
-
-
-def test_input_that_memory_does_not_hold_is_refused(home: Path, tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "plain.db") as db:
-        db.create_session("s", "cli")
-        db.append_message("s", "user", "pangolinword")
-    done = program.run("sessions", "import", "-", home=home, input=(tmp_path / "plain.db").read_bytes())
-    assert (done.status, len(done.err.splitlines())) == (1, 1) and "import it as a file" in done.err, done
-    line = b'{"id": "a", "messages": [], "meta": "' + b"x" * (1 << 20) + b'"}\n'
-    done = program.run("sessions", "import", "-", home=home, input=line * 130)
-    assert (done.status, len(done.err.splitlines())) == (1, 1) and "longer than 128 MB" in done.err, done

@@ -1,4 +1,4 @@
-"""OpenCode's database and its older tree: read without a lock, and never changed."""
+"""OpenCode's database: read without a lock, and never changed."""
 
 from __future__ import annotations
 
@@ -53,20 +53,6 @@ def test_opencode(tmp_path: Path) -> None:
         "opencode-ses_1",
         "subagent",
     )
-
-
-def test_opencodes_older_tree(tmp_path: Path) -> None:
-    storage = tmp_path / "storage"
-    for name, value in {
-        "session/p/ses_1.json": {"id": "ses_1", "title": "Old", "directory": "/w", "time": {"created": 1772500000000}},
-        "message/ses_1/msg_1.json": {"id": "msg_1", "role": "user", "time": {"created": 1772500000000}},
-        "part/msg_1/prt_1.json": {"id": "prt_1", "type": "text", "text": "hello from files"},
-    }.items():
-        (storage / name).parent.mkdir(parents=True, exist_ok=True)
-        (storage / name).write_text(json.dumps(value))
-    home = tmp_path / "home"
-    assert "1 session with 1 message imported" in brought_in(storage, home)
-    assert told(sessions(home)["opencode-ses_1"]) == [("user", "hello from files")]
 
 
 def test_what_was_taken_back_after_a_compaction_is_hidden_once_and_damage_costs_its_message(tmp_path: Path) -> None:

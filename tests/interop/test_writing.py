@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.mark.parametrize("form", ["claude-code", "codex", "pi"])
+@pytest.mark.parametrize("form", ["claude-code", "codex"])
 def test_what_goes_out_comes_back(home: Path, tmp_path: Path, form: str) -> None:
     file = tmp_path / "rollout-out.jsonl"
     done = program.run("sessions", "export", file, "--session-id", "s1", "--format", form, home=home)

@@ -56,6 +56,7 @@ class Wire:
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lose: bytes | None = None  # cut instead of passing on an answer that has this in it
+        self._for_good = False
         self._hold: bytes | None = None
         self._after = b""
         self._meant: set[tuple[socket.socket, socket.socket]] = set()  # connections on which that was said
@@ -72,10 +73,13 @@ class Wire:
         asked = "&".join(f"{key}={value}" for key, value in more.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres{f'?{asked}' if asked else ''}"
 
-    def lose_answer(self, words: bytes) -> None:
-        """The next answer of the server with these words in it is lost, and the connection with it."""
+    def lose_answer(self, words: bytes, *, for_good: bool = False, after: bytes = b"") -> None:
+        """The next answer of the server with these words in it is lost, and the connection (all of them) with it.
+
+        `after` are words that the client must have said on that connection before, from now on.
+        """
         with self._lock:
-            self._lose = words
+            self._lose, self._for_good, self._after, self._meant = words, for_good, after, set()
 
     def hold_back(self, words: bytes, *, after: bytes) -> None:
         """Pass on what a client sends after the words `after` up to `words`; hold these and what follows on that connection."""
@@ -149,9 +153,11 @@ class Wire:
         from_client = source is pair[0]
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                if from_client and self._hold is not None and self._after in data:
+                if from_client and self._after in data:
                     self._meant.add(pair)
                 keep, cut = self._looked_at(pair, data, from_client)
+                if cut and self._for_good:
+                    self.shut()
                 if from_client and self._holds(pair, data):
                     self.held.set()
                     self._released.wait(60)
@@ -173,7 +179,7 @@ class Wire:
         """How much of it passes, and whether it is the last."""
         with self._lock:
             if not from_client:
-                if self._lose is not None and self._lose in data:
+                if self._lose is not None and self._lose in data and (not self._after or pair in self._meant):
                     self._lose = None
                     self.cuts += 1
                     return 0, True

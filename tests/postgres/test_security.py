@@ -289,13 +289,11 @@ def test_tables_made_later_are_closed_even_to_who_is_granted_everything(fresh: H
         assert fresh.ask(fresh.alice, f"SELECT count(*) FROM {place}.{table}") == [(0,)], table
 
 
-def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_path: Path) -> None:
+def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House) -> None:
     assert tenants.tenants(fresh.url) == sorted([(fresh.alice, "telegram", "1"), (fresh.bob, "telegram", "2")])
-    words, at = ("sessions", "migrate", "--rls", "--remove-tenant", fresh.alice), {"HERMES_STORE_URL": fresh.url}
-    done = run(*words, home=tmp_path / "home", env=at)
-    assert (done.status, done.err) == (0, "") and "row-level security is on; 1 tenant" in done.out
-    again = run(*words, home=tmp_path / "home", env=at)
-    assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is not a tenant of this store\n")
+    assert len(tenants.switch_on(fresh.url, without=[fresh.alice]).tenants) == 1
+    with pytest.raises(InvalidInput, match="not a tenant"):
+        tenants.switch_on(fresh.url, without=[fresh.alice])
     with pytest.raises(psycopg.Error):
         fresh.ask(fresh.alice, "SELECT id FROM sessions")
     tenants.switch_on(fresh.url)  # again, as after an upgrade
@@ -317,30 +315,12 @@ def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: Hou
         tenants.switch_on(house.of(house.alice), [(house.alice, "telegram", "2")])
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "give --to URL"),
-        (["--rls", "--tenant", "alice"], "SOURCE:"),
-        (["--tenant", "alice=telegram:1"], "--tenant goes with --rls"),
-        (["--remove-tenant", "alice"], "--remove-tenant goes with --rls"),
-        (["--rls"], "only PostgreSQL separates rows"),
-    ],
-)
-def test_the_command_says_what_is_wrong_with_what_was_said(words: list[str], told: str, tmp_path: Path) -> None:
-    done = run("sessions", "migrate", *words, home=tmp_path / "home")
-    assert done.status == 2 or (words == ["--rls"] and done.status == 1)
-    assert told in done.err
-
-
-def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: House, tmp_path: Path) -> None:
+def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: House) -> None:
     fresh.server.sql(f'DROP OWNED BY "{fresh.alice}"', f'DROP ROLE "{fresh.alice}"')
     try:
         SessionDB(url=fresh.url).close()
-        done = run("sessions", "migrate", "--rls", home=tmp_path / "home", env={"HERMES_STORE_URL": fresh.url})
-        assert done.status == 0
-        assert f"the role {fresh.alice} is not on the server any more" in done.err
-        assert "1 tenant" in done.out
+        apart = tenants.switch_on(fresh.url)
+        assert fresh.alice in apart.remarks[0] and len(apart.tenants) == 1
         assert [row[0] for row in tenants.tenants(fresh.url)] == [fresh.bob]
         assert fresh.ask(fresh.bob, "SELECT count(*) FROM sessions") == [(3,)]
     finally:

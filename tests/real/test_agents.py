@@ -88,7 +88,7 @@ AGENTS = [
     Agent(
         "pi", "@mariozechner/pi-coding-agent@0.73.1", "@mariozechner/pi-coding-agent/dist/cli.js",
         ("write", {"path": "{path}", "content": "alpha\n"}), first=lambda prompt: [*PI, "-p", prompt],
-        again=lambda name, prompt: [*PI, "--session", name, "-p", prompt], env={"PI_OFFLINE": "1"}, can_be_written=True,
+        again=lambda name, prompt: [*PI, "--session", name, "-p", prompt], env={"PI_OFFLINE": "1"},
         files={".pi/agent/models.json": json.dumps({"providers": {"fake": {
             "baseUrl": "{url}/v1", "api": "openai-completions", "apiKey": "x", "models": [PI_MODEL]}}})},
     ),

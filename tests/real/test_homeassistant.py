@@ -101,26 +101,6 @@ async def test_an_event_without_a_text_is_left_alone(lab: Lab, data: dict[str, A
         assert "without a text" in link.logged and link.events[0].chat.chat_id == "42"
 
 
-async def test_watched_entities_tell_of_their_changes_and_others_do_not(lab: Lab) -> None:
-    async with connected(lab, watch=["input_boolean", "input_number.other"]) as (adapter, link):
-        lab.call("input_number.set_value", entity_id="input_number.warmth", value=10)
-        lab.call("input_boolean.turn_off", entity_id="input_boolean.lamp")
-        await adapter.send(chat(lab), "between", nonce="b")
-        link.events.clear()
-        lab.call("input_number.set_value", entity_id="input_number.warmth", value=21.5)
-        lab.call("input_boolean.turn_on", entity_id="input_boolean.lamp")
-        lab.call("input_boolean.turn_on", entity_id="input_boolean.lamp")  # no change
-        lab.say("the end")
-        await link.until(lambda: link.texts[-1:] == ["the end"])
-        assert [text for text in link.texts if "Warmth" in text] == []
-        assert link.texts[-2] == "Lamp (input_boolean.lamp) changed from off to on."
-        assert (link.events[-2].sender.user_id, link.events[-2].chat.chat_id) == ("home-assistant", "home")
-    async with connected(lab, watch="input_number.warmth") as (_, link):
-        lab.call("input_boolean.turn_off", entity_id="input_boolean.lamp")
-        lab.call("input_number.set_value", entity_id="input_number.warmth", value=30)
-        await link.until(lambda: link.texts == ["Warmth (input_number.warmth) changed from 21.5 °C to 30.0 °C."])
-
-
 # ------------------------------------------------------------------------------------------ sending
 
 

@@ -1,26 +1,19 @@
-"""WeCom's own SDK (npm @wecom/aibot-node-sdk) against our lab of bots, beside our adapter; and its encryption of callbacks.
+"""WeCom's own SDK (npm @wecom/aibot-node-sdk) against our lab of bots, beside our adapter.
 
-Compared: what the SDK received with what was said, its frames with our adapter's for the same action, and both ways of
-WXBizMsgCrypt with two foreign implementations (the SDK's, and npm @wecom/crypto).
+Compared: what the SDK received with what was said, and its frames with our adapter's for the same action.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 
-from hermes.gateway.adapter import Listening
 from hermes.gateway.events import DM, Chat, OutgoingFile
-from hermes.gateway.platforms.wecom.adapter import WeCom
-from hermes.gateway.platforms.wecom.app import is_signed, key_of, opened
-from tests.support.labs import wecom_app
+from hermes.gateway.platforms.wecom import WeCom
 from tests.support.labs.recording import connected
 from tests.support.labs.wecom import BOT, GROUP, SECRET, Lab
 from tests.support.vendor_sdk import VendorSdk
@@ -28,7 +21,7 @@ from tests.support.wiretap import Wiretap
 
 pytestmark = pytest.mark.thorough
 
-PACKAGES = ["@wecom/aibot-node-sdk@1.0.7", "@wecom/crypto@1.0.1"]
+PACKAGES = ["@wecom/aibot-node-sdk@1.0.7"]
 LARGE = bytes(range(256)) * 5_000  # three parts of an upload
 
 
@@ -128,52 +121,6 @@ async def test_files_are_decrypted_and_named_as_the_sdk_does(
         await link.until(lambda: link.events)
         attachment = link.events[0].attachments[0]
         assert (await made.fetch(attachment), made.fetched_name(attachment)) == (LARGE, name)
-
-
-# ------------------------------------------------------------------------------------------------ callbacks of apps
-
-TOKEN, KEY, CORP = wecom_app.TOKEN, wecom_app.AES_KEY, wecom_app.CORP
-
-
-@pytest.mark.parametrize("text", ["", "<xml>hello ☃</xml>", "x" * 31, "x" * 32, "x" * 5_000])
-def test_we_open_what_others_seal(started: VendorSdk, text: str) -> None:
-    stamps = {"timestamp": "1409659813", "nonce": "1372623149"}
-    for sealed in started("sealed", token=TOKEN, key=KEY, receiver=CORP, text=text, **stamps):
-        assert is_signed(sealed["signature"], TOKEN, stamps["timestamp"], stamps["nonce"], sealed["encrypt"])
-        assert opened(sealed["encrypt"], key_of(KEY), CORP).decode() == text
-        with pytest.raises(ValueError, match="another receiver"):
-            opened(sealed["encrypt"], key_of(KEY), "ww_another")
-
-
-def test_our_webhook_takes_a_callback_that_the_sdk_sealed(started: VendorSdk, tmp_path: Path) -> None:
-    lab = wecom_app.Lab()
-    stamp = parse_qs(urlsplit(f"?{httpx.QueryParams(wecom_app.signed('', None, None))}").query)["timestamp"][0]
-    xml = (
-        f"<xml><ToUserName><![CDATA[{CORP}]]></ToUserName><FromUserName><![CDATA[AliceZhang]]></FromUserName>"
-        f"<CreateTime>{stamp}</CreateTime><MsgType><![CDATA[text]]></MsgType><Content><![CDATA[hello ☃]]></Content>"
-        f"<MsgId>4561255354251345929</MsgId><AgentID>{wecom_app.AGENT}</AgentID></xml>"
-    )
-    theirs = started("sealed", token=TOKEN, key=KEY, receiver=CORP, text=xml, timestamp=stamp, nonce="n1")
-
-    def posted(sealed: dict[str, str], signature: str) -> int:
-        query = {"msg_signature": signature, "timestamp": stamp, "nonce": "n1"}
-        body = f"<xml><ToUserName>{CORP}</ToUserName><Encrypt><![CDATA[{sealed['encrypt']}]]></Encrypt></xml>"
-        return httpx.post(lab.webhook, params=query, content=body.encode(), trust_env=False).status_code
-
-    async def ours() -> tuple[list[int], list[str]]:
-        made = WeCom(lab.settings, tmp_path)
-        made.webhook_place = Listening(port=lab.listens_at or 0)
-        async with connected(made) as link:
-            statuses = [await asyncio.to_thread(posted, one, one["signature"]) for one in theirs]
-            statuses.append(await asyncio.to_thread(posted, theirs[0], "0" * 40))
-            await link.until(lambda: link.events)
-            return statuses, link.texts
-
-    try:
-        statuses, texts = asyncio.run(ours())
-        assert (statuses, set(texts)) == ([200, 200, 403], {"hello ☃"})
-    finally:
-        lab.close()
 
 
 async def test_a_message_with_control_characters_is_not_lost(

@@ -80,7 +80,6 @@ def test_what_is_wrong_is_refused_in_one_line_and_the_program_goes_on(
         (("session/list", {"cwd": "src"}), "absolute"),
         (("session/list", None), "parameters are not valid"),
         (("session/set_mode", {"sessionId": session, "modeId": "reckless"}), "reckless"),
-        (("session/set_config_option", {"sessionId": session, "configId": "model", "value": "no-such"}), "no-such"),
         (prompt(picture(SVG, "image/svg+xml")), "svg"),
         (prompt({"type": "resource", "resource": blob}), "PNG"),
         (prompt(picture(SVG)), "PNG"),

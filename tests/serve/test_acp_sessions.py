@@ -22,48 +22,39 @@ async def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path
     async with connected(home, editor) as (agent, _):
         made = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
         session = made.session_id
-        model, mode = made.config_options
-        assert [one.value for one in model.options] == ["test-model", "other-model"]
-        assert (model.category, model.current_value, mode.category) == ("model", "test-model", "mode")
         modes = [one.id for one in made.modes.available_modes]
         assert modes == ["ask", "all", "never"] and made.modes.current_mode_id == "ask"
 
-        told = await agent.set_config_option(config_id="model", session_id=session, value="other-model")
-        assert told.config_options[0].current_value == "other-model"
+        await agent.prompt(session_id=session, prompt=[acp.text_block("/model other")])
         await agent.set_session_mode(session_id=session, mode_id="all")
         server.scripts = [[Call("terminal", command="true")], ["Done."]]
         await agent.prompt(session_id=session, prompt=[acp.text_block("do nothing")])
         assert len(editor.asked) == 1 and "true" in editor.asked[0]
         assert {body["model"] for body in server.requests} == {"other-model"}
 
-        await agent.set_config_option(config_id="mode", session_id=session, value="never")
+        await agent.set_session_mode(session_id=session, mode_id="never")
         server.scripts = [[Call("terminal", command=f"rm {tmp_path / 'x'}")], ["Done."]]
         await agent.prompt(session_id=session, prompt=[acp.text_block("remove it")])
         assert len(editor.asked) == 1 and not (tmp_path / "x").exists()
-        kinds = [one.session_update for _, one in editor.updates]
-        assert "config_option_update" in kinds and "current_mode_update" in kinds
 
         for wrong in (
             agent.set_session_mode(session_id=session, mode_id="reckless"),
-            agent.set_config_option(config_id="model", session_id=session, value="nothing"),
-            agent.set_config_option(config_id="colour", session_id=session, value="red"),
             agent.set_session_mode(session_id="nothing", mode_id="all"),
         ):
-            with pytest.raises(acp.RequestError, match="no mode|no model|no option|not open"):
+            with pytest.raises(acp.RequestError, match="no mode|not open"):
                 await wrong
         with SessionDB(home / "state.db", read_only=True) as db:
             assert db.chosen_model(session) == "other-model"
         again = await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-        assert again.config_options[0].current_value == "other-model"  # the model is kept, the mode is not
-        await agent.set_config_option(config_id="model", session_id=session, value="test-model")
-        with SessionDB(home / "state.db") as db:
-            assert db.chosen_model(session) == ""
-            db.choose_model(session, "other-model")  # as /model in the terminal or in a chat
-        again = await agent.resume_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-        assert again.config_options[0].current_value == "other-model"
+        assert again.modes.current_mode_id == "ask"  # the model is kept, the mode is not
+        server.scripts = [["Here."]]
+        await agent.prompt(session_id=session, prompt=[acp.text_block("who answers?")])
+        assert server.requests[-1]["model"] == "other-model"
 
         other = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])  # a choice is for one session
-        assert other.modes.current_mode_id == "ask" and other.config_options[0].current_value == "test-model"
+        server.scripts = [["Here."]]
+        await agent.prompt(session_id=other.session_id, prompt=[acp.text_block("and here?")])
+        assert other.modes.current_mode_id == "ask" and server.requests[-1]["model"] == "test-model"
 
 
 async def test_always_allows_the_same_command_in_this_session_alone(

@@ -16,7 +16,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from hermes.serve.http import HttpServer, Limits
+from hermes.serve import http
+from hermes.serve.http import HttpServer
 from tests.cli.test_gateway_doors import platforms
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess
@@ -31,12 +32,13 @@ async def _hello(request: Any) -> PlainTextResponse:
 
 
 @pytest.fixture
-def served(loop: Any) -> Iterator[Any]:
+def served(loop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made = []
 
-    def start(**limits: Any) -> HttpServer:
-        app = Starlette(routes=[Route("/", _hello)])
-        server = HttpServer(app, "127.0.0.1", 0, limits=Limits(**limits))
+    def start(connections: int = 256, header_seconds: float = 10.0) -> HttpServer:
+        monkeypatch.setattr(http, "CONNECTIONS", connections)
+        monkeypatch.setattr(http, "HEADER_SECONDS", header_seconds)
+        server = HttpServer(Starlette(routes=[Route("/", _hello)]), "127.0.0.1", 0)
         loop.run(server.start())
         made.append(server)
         return server
@@ -83,14 +85,15 @@ def test_a_connection_that_sends_no_whole_request_is_closed_in_time(served: Any)
         assert all(is_closed(one) for one in (nothing, begun, again))
 
 
-def test_a_request_that_is_answered_slowly_is_not_cut(loop: Any) -> None:
+def test_a_request_that_is_answered_slowly_is_not_cut(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEADER_SECONDS", 0.2)
     release = asyncio.Event()
 
     async def slow(request: Any) -> PlainTextResponse:
         await release.wait()
         return PlainTextResponse("late")
 
-    server = HttpServer(Starlette(routes=[Route("/", slow)]), "127.0.0.1", 0, limits=Limits(header_seconds=0.2))
+    server = HttpServer(Starlette(routes=[Route("/", slow)]), "127.0.0.1", 0)
     loop.run(server.start())
     with ExitStack() as stack:
         (asked, idle) = silent(server.port, 2, stack)

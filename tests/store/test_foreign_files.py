@@ -219,6 +219,10 @@ class OldProgram:
         )
         return self.run((added, values), (counted, [count, session_id]))[0]
 
+    def delete(self, session_id: str) -> None:
+        statements = ("DELETE FROM messages WHERE session_id = ?", "DELETE FROM sessions WHERE id = ?")
+        self.run(*((statement, [session_id]) for statement in statements))
+
 
 @contextlib.contextmanager
 def old_program(path: Path) -> Iterator[OldProgram]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,14 +39,14 @@ class Mentions:
     pictures: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, path: Path, sign: str) -> None:
-        """Add one file or folder; InvalidInput if it can't be attached, with `sign` before its name."""
+    def add(self, name: str, path: Path) -> None:
+        """Add one file or folder; InvalidInput if it can't be attached."""
         try:
             problem = self._add(name, path)
         except OSError as error:
             problem = f"can't be read ({error.strerror})"
         if problem is not None:
-            raise InvalidInput(f"{sign}{name} {problem}; the message was not sent")
+            raise InvalidInput(f"@{name} {problem}; the message was not sent")
 
     def _add(self, name: str, path: Path) -> str | None:
         """Add a listing, a text or a picture; returns None, or why it can't be attached."""
@@ -84,19 +84,17 @@ class Mentions:
 
 
 def with_files(
-    text: str, folder: Path, window: int, *, piped: str = "", attached: Sequence[Path] = ()
+    text: str, folder: Path, window: int, *, piped: str = ""
 ) -> tuple[str | list[dict[str, Any]], list[str]]:
     """The content to send for a typed text, and notes about its attachments. InvalidInput for a file that can't be attached.
 
     `window` is the model's context in tokens: the texts take at most about half of it. `piped` text is data: an @ in it
-    names no file. `attached` files come last.
+    names no file.
     """
     found = Mentions(min(BUDGET, max(window, 2_000) * 2))
     for name, path in dict(_mentioned(text, folder)).items():
-        found.add(name, path, "@")
+        found.add(name, path)
     found.texts += [piped] if piped else []
-    for path in attached:
-        found.add(str(path), path, "")
     whole = "\n\n".join(part for part in (text, *found.texts) if part)
     if not found.pictures:
         return whole, found.notes

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.chat.file_mentions import typed_path
 from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
-from hermes.errors import StoreError
-from hermes.store.upkeep.shred import append_history, load_history
 from hermes.texts import counted, harmless
 
 if TYPE_CHECKING:
@@ -159,16 +157,14 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
 
         def load_history_strings(self) -> Iterable[str]:
             try:
-                return (pastes.mark(one, "earlier") for one in load_history(path))
+                return [pastes.mark(one, "earlier") for one in super().load_history_strings()]
             except OSError:
                 return []
 
         def store_string(self, string: str) -> None:
-            lines = "".join(f"+{line}\n" for line in mask(readable(pastes.expand(string))).split("\n"))
-            try:
-                append_history(path, f"\n# {datetime.now()}\n{lines}".encode(errors="replace"))
-            except (OSError, StoreError):
-                pass  # a full disk must not stop a conversation here: the message itself is what matters
+            whole = mask(readable(pastes.expand(string))).encode(errors="replace").decode()
+            with suppress(OSError):  # a full disk must not stop a conversation here: the message itself is what matters
+                super().store_string(whole)
 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Unpack
 
@@ -167,15 +166,14 @@ def ask(
     *,
     session_id: str | None,
     output: str = "text",
-    attached: Sequence[Path] = (),
     **options: Unpack[ChatOptions],
 ) -> int:
     """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
     content: str | list[Any] = joined(question, piped)
     notes: list[str] = []
-    if "@" in question or attached:  # a server may be asked for the window
+    if "@" in question:  # a server may be asked for the window
         window = model.context_length
-        content, notes = with_files(question.strip(), Path.cwd(), window, piped=piped.strip("\n"), attached=attached)
+        content, notes = with_files(question.strip(), Path.cwd(), window, piped=piped.strip("\n"))
     voice = PipeVoice() if output == "text" else JsonVoice(stream=output == "stream-json")
     # The shell waits for the answer alone, not for a title.
     conversation = TerminalConversation(db, config, model, voice, titles_by_model=False, **options)

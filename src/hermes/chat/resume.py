@@ -109,8 +109,7 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
         if os.path.isdir(row["cwd"]):
             back.cwd = Path(row["cwd"])
         else:
-            gone = shortened_line(row["cwd"], 200)
-            back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}.")
+            back.notices.append(f"The folder {shortened_line(row['cwd'], 200)} is gone; continuing in {back.cwd}.")
     if used and not keep_model:
         from hermes.agent.models.choice import model_again
 

@@ -43,10 +43,6 @@ _CHOOSE = "\0choose"  # -r without a value
 @flag("--no-save", "Save nothing to disk; earlier conversations are not available either.")
 @flag("--json", "With -q: print one JSON object with answer, tokens, cost and tool calls.", "as_json")
 @flag("--stream-json", "With -q: print events as they happen, one JSON object per line.")
-@click.option(
-    "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With -q: add a text file or a picture to the question; may be repeated.",
-)  # fmt: skip
 @yes_to_option("Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.")
 @yes_option("Answer every question with yes: every command runs without asking.")
 def command(
@@ -60,7 +56,6 @@ def command(
     no_save: bool,
     as_json: bool,
     stream_json: bool,
-    attach: tuple[Path, ...],
     yes_to: tuple[str, ...],
     yes: bool,
 ) -> int:
@@ -98,8 +93,8 @@ def command(
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not joined(query, piped):
         raise click.UsageError("no question given: pass it with -q, or pipe it in", click.get_current_context())
-    if not once and (as_json or stream_json or attach):
-        raise click.UsageError("--json, --stream-json and --attach go with -q", click.get_current_context())
+    if not once and (as_json or stream_json):
+        raise click.UsageError("--json and --stream-json go with -q", click.get_current_context())
     if (no_save or system is not None) and (continued is not None or resumed is not None):
         raise click.UsageError("--no-save and --system are for a new conversation", click.get_current_context())
     folder_is_there()
@@ -120,7 +115,7 @@ def command(
         if once:
             output = "stream-json" if stream_json else "json" if as_json else "text"
             return ask(
-                db, config, model, query or "", piped, session_id=session_id, output=output, attached=attach, **settings
+                db, config, model, query or "", piped, session_id=session_id, output=output, **settings
             )  # fmt: skip
         from hermes.chat.repl import talk
 

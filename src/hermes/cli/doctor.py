@@ -83,7 +83,6 @@ def checks_for(config: Config) -> list[Check]:
         Check("gateway", online.gateway),
         *(Check(name, partial(online.platform, name=name), setup_command(name)) for name in config.enabled_platforms),
         Check("webhooks", online.servers),
-        Check("mcp", clients),
     ]
 
 
@@ -209,17 +208,6 @@ def configuration(_: Config) -> Found:
         yield wrong(f"{needs}: the parts that use it do not start", f"put it into {path.parent / '.env'}")
     if not (unknown or mistakes or read.unset):
         yield well(f"{path} is fine")
-
-
-def clients(_: Config) -> Found:
-    """Check which agents and editors on this machine are connected, and report how to connect the others."""
-    from hermes.cli.mcp_install import PROGRAMS, is_there, state
-
-    found = [one for one in PROGRAMS.values() if is_there(one.signs)]
-    for one in found:
-        yield well(f"{one.title}: {state(one).replace('not connected', f'hermes mcp install {one.key}')}")
-    if not found:
-        yield well(f"`hermes mcp` lets other agents search: {', '.join(one.title for one in PROGRAMS.values())}")
 
 
 # ------------------------------------------------------------------------------------------------ the record

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.options import CommandGroup, confirmed, flag, json_option, yes_option
+from hermes.cli.options import CommandGroup, flag, json_option
 from hermes.cli.output import Column, message_lines, print_json, printed, screen_width
 from hermes.cli.record import open_record, opened, zone
 from hermes.config import environment, load_config
@@ -111,19 +111,11 @@ def setup(platform: str | None, no_check: bool, given: tuple[str, ...]) -> int:
 
 
 @gateway.command()
-@flag("--print", "Print the unit instead of writing it.", "only_print")
-@yes_option("Overwrite an older one without asking.")
-def install(only_print: bool, yes: bool) -> None:
-    """Install the gateway as a user service (systemd; launchd on macOS) that starts with the machine."""
+def install() -> None:
+    """Install the gateway as a user service (systemd; launchd on macOS), and start it."""
     from hermes.cli.services import GATEWAY
 
-    text, path = GATEWAY.text(), GATEWAY.path
-    if only_print:
-        click.echo(text, nl=False)
-        return
-    if path.exists() and path.read_text() != text:
-        confirmed(f"{path} exists and differs. Overwrite it?", yes=yes)
-    GATEWAY.install(starts=False)
+    GATEWAY.install()
 
 
 @gateway.command()

@@ -22,7 +22,7 @@ from hermes.config.editing import put_value
 from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 from hermes.gateway.platforms import adapter_class, known_platforms
-from hermes.gateway.settings import PEOPLE, check_accounts, listening, setting_value, variable_ending
+from hermes.gateway.settings import PEOPLE, listening, section_key, setting_value, variable_ending
 from hermes.home import get_hermes_home, make_private, write_whole
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Target:
     account: str | None  # None: the platform's only one, or the one called `default`
     key: str  # where its section stands in config.yaml
     home: Path  # the folder of its files
-    section: dict[str, Any]  # its present settings, without another account's secrets
+    section: dict[str, Any]  # its present settings
 
     @property
     def ending(self) -> str:
@@ -72,7 +72,7 @@ def set_up(platform: str | None, *, check: bool, given: Sequence[str] = ()) -> i
         platform = str(click.prompt("Which platform?", type=kind_of, show_choices=False))
     platform, _, account = platform.partition("/")  # the form in which status and doctor name an account
     kind, home = adapter_class(platform), get_hermes_home()
-    target, variables = _target(kind, account or None, home), environment(home)
+    target, variables = _target(kind, account, home), environment(home)
     mine = others = ""
     if given:
         mine, others, found = _given(target, given)
@@ -93,7 +93,6 @@ def set_up(platform: str | None, *, check: bool, given: Sequence[str] = ()) -> i
         for one in kind.settings
     }
     target.adapter(values).validate()
-    _refuse_another(target, values, variables)
     if check:
         who = _with(target, values, lambda adapter: adapter.check(), 30)
         click.echo(f"✓ Logged in to {kind.title} as {who}.")
@@ -113,41 +112,21 @@ def _listed(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
 
 
-def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
+def _target(kind: type[Adapter], account: str, home: Path) -> _Target:
     """The section for the settings of a platform or an account. ClickException when that is not clear."""
     from hermes.gateway.startup import account_home
 
-    platform = kind.platform
-    section = load_config().platforms.get(platform, {})
-    there = section.get(ACCOUNTS)
+    config, platform = load_config(), kind.platform
+    there = config.platforms.get(platform, {}).get(ACCOUNTS)
     accounts = there if isinstance(there, dict) else {}
-    if account is None and accounts:
-        names = ", ".join(f"{platform}/{one}" for one in accounts)
-        raise click.ClickException(f"{platform} has several accounts: say which one ({names})")
-    if account is None:
-        return _Target(kind, platform, None, f"platforms.{platform}", home, section)
-    if account not in accounts:
-        listed = ", ".join(f"{one}: {{}}" for one in [*(accounts or [DEFAULT_ACCOUNT]), account])
-        adds = f"`{ACCOUNTS}: {{{listed}}}` under platforms.{platform} adds it"
-        raise click.ClickException(f"config.yaml has no account {account!r} of {platform}; {adds}")
-    own = {**(accounts[account] or {})}
-    key = f"platforms.{platform}.{ACCOUNTS}.{account}"
-    if account == DEFAULT_ACCOUNT:
-        return _Target(kind, platform, None, key, home, {**section, **own})
-    left_out = {ACCOUNTS, *(one.name for one in kind.settings if one.secret)}  # of the other accounts
-    common = {name: value for name, value in section.items() if name not in left_out}
-    return _Target(
-        kind, f"{platform}/{account}", account, key, account_home(home, platform, account), {**common, **own}
-    )
-
-
-def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str, str]) -> None:
-    """ConfigError when these are the secrets of another account: each message would be answered twice."""
-    config, platform = load_config(), target.kind.platform
-    section = config.platforms.get(platform, {})
-    if isinstance(accounts := section.get(ACCOUNTS), dict):
-        planned = {**section, ACCOUNTS: {**accounts, target.account or DEFAULT_ACCOUNT: values}}
-        check_accounts(config.changed(platforms={platform: planned}), target.kind, target.name, variables)
+    named = account or (DEFAULT_ACCOUNT if accounts else "")
+    if named and named not in accounts:
+        names = ", ".join(f"{platform}/{one}" for one in accounts) or "none"
+        adds = f"an account is listed under platforms.{platform}.{ACCOUNTS} first (`hermes config edit`)"
+        raise click.ClickException(f"{adds}; there now: {names}")
+    name, own = (platform, None) if account in ("", DEFAULT_ACCOUNT) else (f"{platform}/{account}", account)
+    folder = home if own is None else account_home(home, platform, own)
+    return _Target(kind, name, own, section_key(config, name), folder, config.platform_section(name))
 
 
 def _given(target: _Target, given: Sequence[str]) -> tuple[str, str, dict[str, Any]]:

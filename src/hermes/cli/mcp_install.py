@@ -1,7 +1,6 @@
 """`hermes mcp install`: adds and removes the entry for `hermes mcp` in the settings of other programs.
 
-`PROGRAMS` is the table: what shows that a program is installed, the settings file it reads for this user, and the shape of an
-entry there. Everything else is the same for all.
+`PROGRAMS` is the table: the settings file that a program reads for this user, and the shape of an entry there.
 
 In a settings file (JSON with comments, or TOML) only the text of the entry changes; comments, order and formatting of the rest
 stay. The result is read again before it is written: a change that can't be made in the text is refused, and so is a file that
@@ -13,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -188,7 +186,6 @@ class Program:
 
     key: str
     title: str
-    signs: tuple[str, ...]  # programs, or folders in the user's home; one of them shows that it is installed
     path: Callable[[], Path]
     section: str = "mcpServers"
     more: dict[str, Any] = field(default_factory=dict)  # what an entry has besides its command
@@ -229,29 +226,21 @@ def _opencode() -> Path:
     return folder / ("opencode.jsonc" if (folder / "opencode.jsonc").exists() else "opencode.json")
 
 
-PROGRAMS = {one.key: one for one in (
-    Program("claude-code", "Claude Code", ("claude",), _under("CLAUDE_CONFIG_DIR", "~", ".claude.json"), more=_STDIO),
-    Program("claude-desktop", "Claude Desktop", ("claude-desktop", "/Applications/Claude.app"),
-            _application("Claude", "claude_desktop_config.json")),
-    Program("codex", "Codex", ("codex",), _under("CODEX_HOME", "~/.codex", "config.toml"), "mcp_servers"),
-    Program("copilot", "Copilot CLI", ("copilot",), _under("COPILOT_HOME", "~/.copilot", "mcp-config.json"),
+_TABLE = (
+    Program("claude-code", "Claude Code", _under("CLAUDE_CONFIG_DIR", "~", ".claude.json"), more=_STDIO),
+    Program("claude-desktop", "Claude Desktop", _application("Claude", "claude_desktop_config.json")),
+    Program("codex", "Codex", _under("CODEX_HOME", "~/.codex", "config.toml"), "mcp_servers"),
+    Program("copilot", "Copilot CLI", _under("COPILOT_HOME", "~/.copilot", "mcp-config.json"),
             more={"type": "local", "tools": ["*"]}),
-    Program("cursor", "Cursor", ("cursor", "cursor-agent", "~/.cursor"), _under("", "~", ".cursor", "mcp.json")),
-    Program("gemini", "Gemini CLI", ("gemini",), _under("GEMINI_CLI_HOME", "~", ".gemini", "settings.json")),
-    Program("opencode", "OpenCode", ("opencode",), _opencode, "mcp", {"type": "local", "enabled": True}),
-    Program("qwen", "Qwen Code", ("qwen",), _under("QWEN_HOME", "~/.qwen", "settings.json")),
-    Program("vscode", "VS Code", ("code", "/Applications/Visual Studio Code.app"), _application("Code", "User", "mcp.json"),
-            "servers", _STDIO),
-    Program("windsurf", "Windsurf", ("windsurf", "~/.codeium/windsurf"),
-            _under("", "~", ".codeium", "windsurf", "mcp_config.json")),
-    Program("zed", "Zed", ("zed", "zeditor", "~/.config/zed"), _under(_LINUX, "~/.config", "zed", "settings.json"),
-            "context_servers"),
-)}  # fmt: skip
-
-
-def is_there(signs: tuple[str, ...]) -> bool:
-    """Whether one of these programs or folders is on this machine."""
-    return any(os.path.isdir(os.path.expanduser(one)) if "/" in one else shutil.which(one) for one in signs)
+    Program("cursor", "Cursor", _under("", "~", ".cursor", "mcp.json")),
+    Program("gemini", "Gemini CLI", _under("GEMINI_CLI_HOME", "~", ".gemini", "settings.json")),
+    Program("opencode", "OpenCode", _opencode, "mcp", {"type": "local", "enabled": True}),
+    Program("qwen", "Qwen Code", _under("QWEN_HOME", "~/.qwen", "settings.json")),
+    Program("vscode", "VS Code", _application("Code", "User", "mcp.json"), "servers", _STDIO),
+    Program("windsurf", "Windsurf", _under("", "~", ".codeium", "windsurf", "mcp_config.json")),
+    Program("zed", "Zed", _under(_LINUX, "~/.config", "zed", "settings.json"), "context_servers"),
+)  # fmt: skip
+PROGRAMS = {one.key: one for one in _TABLE}
 
 
 def _words(entry: Any) -> list[str]:
@@ -267,23 +256,11 @@ def _is_ours(entry: Any) -> bool:
     return is_hermes and all(isinstance(entry.get(one) or {}, dict) for one in ("env", "environment"))
 
 
-def state(program: Program) -> str:
-    """Whether a program is connected, or why not."""
-    try:
-        entry = program.file().entry
-    except HermesError as error:
-        return f"its file {str(error).removeprefix(f'{program.path()} ').partition(';')[0]}"
-    return "not connected" if entry is None else "connected" if _is_ours(entry) else f"has another entry {NAME}"
-
-
 @click.command()
 @click.argument("program", nargs=-1, required=True, type=click.Choice(list(PROGRAMS)))
 @flag("--remove", "Take the entry out.")
 def install(program: tuple[str, ...], remove: bool) -> int:
-    """Connect other programs to the record: put `hermes mcp` into their settings.
-
-    `hermes doctor` shows which of them are here, and whether they are connected.
-    """
+    """Connect other programs to the record: put `hermes mcp` into their settings."""
     status = 0
     for name in program:
         try:

@@ -101,14 +101,14 @@ class Service:
             return False
         return all(subprocess.run(one, capture_output=True, check=False).returncode == 0 for one in found)
 
-    def install(self, *, starts: bool = True) -> None:
-        """Write the service and start it; if it is not to be started, or does not start, print the command that starts it."""
-        if starts and self.path.exists():
+    def install(self) -> None:
+        """Write the service and start it; if it does not start, print the command that starts it."""
+        if self.path.exists():
             self.switch(starts=False)  # a running service would continue with the old settings
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(self.text())
         click.echo(f"Written: {self.path}")
-        if starts and self.switch(starts=True):
+        if self.switch(starts=True):
             click.echo("It is running, and starts again at the next login.")
         else:
             starting = " && ".join(map(shlex.join, self.commands(starts=True)))

@@ -8,7 +8,7 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,10 @@ from hermes.cli.output import message
 from hermes.cli.record import configuration, open_record, opened
 from hermes.cli.services import WEB
 from hermes.config import load_config
-from hermes.errors import ConfigError, MissingExtra
+from hermes.errors import MissingExtra
 from hermes.home import get_hermes_home, make_private, write_whole
 
 _WEB_PORT = 8646  # port of the service if web.port is not set
-host_option = click.option(
-    "--host", metavar="ADDRESS", help="Where to listen; default: this machine (127.0.0.1) alone."
-)
 
 
 @contextmanager
@@ -86,79 +83,30 @@ def acp(model_name: str | None) -> None:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option(
-    "--http", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Over HTTP (path /mcp); 0: a free port."
-)
-@host_option
-@flag("--no-token", "Every program and user of this machine may use it; 127.0.0.1 alone.")
 @flag("--write", "Also offer tools that tag, title and add notes.")
 @user_option("Only what this user may see, such as telegram:42.")
 @click.pass_context
-def mcp(
-    context: click.Context,
-    port: int | None,
-    host: str | None,
-    no_token: bool,
-    write: bool,
-    user: tuple[str, str] | None,
-) -> None:
-    """Let other agents search, read and list conversations, by the Model Context Protocol.
-
-    Over HTTP, clients send the token of mcp.token in config.yaml; without one, a token is made for this run and printed.
-    """
+def mcp(context: click.Context, write: bool, user: tuple[str, str] | None) -> None:
+    """Let other agents search, read and list conversations, by the Model Context Protocol over standard input and output."""
     if context.invoked_subcommand is not None:
-        if port is not None or host or no_token or write or user:
+        if write or user:
             raise click.UsageError(f"`hermes mcp {context.invoked_subcommand}` goes without the options of the server")
         return
-    if port is None and (host or no_token):
-        raise click.UsageError("--host and --no-token belong to --http PORT")
     with _library("hermes mcp", "chat", "mcp", "pydantic"):
         from hermes.serve.mcp import server
-    if port is None:
-        _note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)", "hermes mcp install --help")
-        with opened(writing=write) as db:
-            server(db, write=write, user=user).run("stdio")
-        return
-    from hermes.serve.authorization import Guard
-    from hermes.serve.http import is_loopback
-
-    host, token, hint = _mcp_settings(host or "127.0.0.1", no_token)
-    with ExitStack() as stack:  # a taken port is reported before the store is opened
-        listening = stack.enter_context(_listening(host, port, change="port with --http"))
-        made = server(stack.enter_context(opened(writing=write)), write=write, user=user)
-        # on this machine alone, it also refuses requests from web pages of other hosts
-        app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
-        click.echo(f"{_address(host, listening)}/mcp ({hint})", err=True)
-        _serve_http(Guard(app, token or ""), listening)
+    _note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)", "hermes mcp install --help")
+    with opened(writing=write) as db:
+        server(db, write=write, user=user).run("stdio")
 
 
 mcp.add_command(install)
-
-
-def _mcp_settings(host: str, no_token: bool) -> tuple[str, str | None, str]:
-    """The address to listen on, the token of clients, and what to print about it; ConfigError when anyone could use it."""
-    from hermes.serve.authorization import check_reach
-    from hermes.serve.http import is_loopback
-
-    config = configuration()
-    config.require_set("mcp")
-    config.require_known("mcp")
-    if no_token:
-        if not is_loopback(host):
-            what = f"--no-token would give everyone who reaches {host} the record"
-            raise ConfigError(f"{what}: set mcp.token, or listen on 127.0.0.1")
-        return host, None, "no token: every program of this machine has access"
-    configured = (config.mcp.token or "").strip()
-    token = configured or secrets.token_urlsafe(24)
-    check_reach(host, token, False, what="hermes mcp", hint="make mcp.token longer, or listen on 127.0.0.1")
-    return host, token, f"Authorization: Bearer{', with mcp.token of config.yaml' if configured else f' {token}'}"
 
 
 # ------------------------------------------------------------------------------------------------ web
 
 
 @click.command()
-@host_option
+@click.option("--host", metavar="ADDRESS", help="Where to listen; default: this machine (127.0.0.1) alone.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT",
     help=f"The port; default: web.port, else a free one (with --install {_WEB_PORT}).",
@@ -187,7 +135,7 @@ def web(
     with _library("hermes web", "serve", "uvicorn", "starlette", "markdown_it", "pygments"):
         import uvicorn  # noqa: F401
 
-        from hermes.serve.http import is_loopback
+        from hermes.serve.http import bound, is_loopback
         from hermes.serve.web.app import app
         from hermes.serve.web.visitors import Visitor, check_settings
     config = configuration()
@@ -201,11 +149,9 @@ def web(
     visitor = Visitor(user, read_only or user is not None)
     lasting = token_file.read_text().strip() if token_file.exists() else ""
     token, once = lasting or secrets.token_urlsafe(24), None if no_browser else secrets.token_urlsafe(24)
-    with (
-        opened(writing=not visitor.read_only) as db,
-        _listening(host, port, change="with --host or --port") as listening,
-    ):
-        address = _address(host, listening)
+    listening = bound(host, port)
+    with opened(writing=not visitor.read_only) as db:
+        address = f"http://{_in_url(host)}:{listening[0].getsockname()[1]}"
         # A service prints into a log that others may read.
         click.echo(address if lasting and not sys.stdout.isatty() else f"{address}/?token={token}")
         if once is not None:
@@ -217,9 +163,11 @@ def web(
 
 def _install_page(host: str, port: int, options: list[str], token_file: Path) -> None:
     """Install the page as a service at a fixed address, and print its lasting link."""
+    from hermes.serve.http import check_address
+
     address = f"http://{_in_url(host)}:{port}"
     if not WEB.path.exists():
-        _listening(host, port, change="with --port").close()  # a taken port is reported now, not in a log
+        check_address(host, port)  # a taken port is reported now, not in a log
     if not token_file.exists():
         make_private(token_file.parent)
         write_whole(token_file, secrets.token_urlsafe(24) + "\n")
@@ -228,43 +176,18 @@ def _install_page(host: str, port: int, options: list[str], token_file: Path) ->
     click.echo(f"The page:  {address}/?token={token_file.read_text().strip()}")
 
 
-# ------------------------------------------------------------------------------------------------ a port
-
-
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _address(host: str, listening: socket.socket) -> str:
-    return f"http://{_in_url(host)}:{listening.getsockname()[1]}"
-
-
-def _listening(host: str, port: int, *, change: str) -> socket.socket:
-    """A listening socket: clients that connect before the server runs wait. `change`: the options that choose another address."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        problem = f"{host!r} is not an address of this machine ({error})"
-        raise click.ClickException(f"{problem}; name another with --host") from None
-    made = socket.socket(family, kind, number)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind(address)
-        made.listen(512)
-    except OSError as error:
-        made.close()
-        raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
-    return made
-
-
-def _serve_http(app: Any, listening: socket.socket) -> None:
-    """Serve an application on a socket until Ctrl-C."""
+def _serve_http(app: Any, listening: list[socket.socket]) -> None:
+    """Serve an application on sockets until Ctrl-C."""
     import uvicorn
 
-    from hermes.serve.http import Limits, guarded_protocol
+    from hermes.serve.http import guarded_protocol
 
     settings = uvicorn.Config(
-        app, http=guarded_protocol(Limits()), log_level="warning", access_log=False, proxy_headers=False,
+        app, http=guarded_protocol(), log_level="warning", access_log=False, proxy_headers=False,
         server_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
-    uvicorn.Server(settings).run(sockets=[listening])
+    uvicorn.Server(settings).run(sockets=listening)

@@ -82,14 +82,14 @@ def put_value(key: str, value: Any) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
     keys = split_key(key)
     known_type(keys)
-    _edit(keys, lambda before: with_value(before or HEAD, keys, value))
+    _edit(lambda before: with_value(before or HEAD, keys, value))
 
 
 def unset(key: str) -> bool:
     """Take a key out of config.yaml, so that its default holds again; False when it was not there."""
     keys = split_key(key)
     try:
-        _edit(keys, lambda before: without(before, keys))
+        _edit(lambda before: without(before, keys))
     except KeyError:
         known_type(keys)
         return False
@@ -114,7 +114,7 @@ def change_list(keys: list[str], *, add: str | Rule | None = None, remove: str |
             return with_value(before or HEAD, keys, kept)
         return before if there is None else without(before, keys)
 
-    _edit(keys, changed)
+    _edit(changed)
 
 
 # ------------------------------------------------------------------------------------------------ the text
@@ -213,7 +213,7 @@ def _says_the_same(one: str, other: str) -> bool:
 # ------------------------------------------------------------------------------------------------ the file
 
 
-def _edit(keys: list[str], change: Callable[[str], str]) -> None:
+def _edit(change: Callable[[str], str]) -> None:
     """Replace the text of the file, unless that adds a mistake; earlier mistakes are no reason to refuse."""
     import yaml
 
@@ -226,18 +226,10 @@ def _edit(keys: list[str], change: Callable[[str], str]) -> None:
         after = change(before)
         known = {problem.text for problem in check_text(before, target)[1]}
         problems = [one for one in check_text(after, target)[1] if one.text not in known]
-        for one in problems:  # the line number of a file that is not written is no help
-            if _related(one.text.partition(": ")[0], ".".join(keys)):
-                raise InvalidInput(one.text)
-        if any(not one.unknown for one in problems):
-            parse_config(after, target, ignore_unknown=True)
+        if problems:  # the line number of a file that is not written is no help
+            raise InvalidInput(problems[0].text)
         if after != before:
             write_config(target, after)
-
-
-def _related(name: str, other: str) -> bool:
-    """Whether one key is the other, or above it."""
-    return f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
 
 
 @contextmanager

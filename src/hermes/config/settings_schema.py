@@ -231,12 +231,6 @@ class WebSettings(Section):
     users: dict[str, str] = {}
 
 
-class McpSettings(Section):
-    """Settings of the record over HTTP (`hermes mcp --http`)."""
-
-    token: str | None = None
-
-
 class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
@@ -305,7 +299,6 @@ class Config(Section, dict=True):
     platforms: dict[str, dict[str, Any]] = {}
     api_server: ApiServerSettings = msgspec.field(default_factory=ApiServerSettings)
     web: WebSettings = msgspec.field(default_factory=WebSettings)
-    mcp: McpSettings = msgspec.field(default_factory=McpSettings)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[HookName, str | list[str]] = {}
 

@@ -187,8 +187,8 @@ class HistoryWatcher:
 
 
 def _state(path: Path) -> str | None:
-    """The sizes and times by which a change shows: of the file, and of its journal, its sub-agents or the files of its tree."""
-    beside = path.rglob("*") if path.is_dir() else path.with_suffix("").glob("subagents/*")
+    """The sizes and times by which a change shows: of the file, and of its journal or its sub-agents."""
+    beside = path.with_suffix("").glob("subagents/*")
     others = " ".join(map(_mark, sorted((path.with_name(path.name + "-wal"), *beside)))).strip()
     digest = hashlib.sha256(others.encode()).hexdigest()[:16] if others else ""
     return f"{_mark(path)} {digest}".strip() or None

@@ -151,8 +151,6 @@ class _Exchange:
             data = self.place.fetch_attachment(digest)
             if data is not None and self.replica.keep(data) == digest:
                 self.result.here.attachments += 1
-        if wanted:
-            self.replica.settle_attachments(wanted)
 
     def send(self, offers: dict[str, set[str]]) -> None:
         """Send the documents that the place lacks, and remove outdated versions there."""
@@ -210,10 +208,7 @@ class StorePlace(ExchangePlace):
 
     def give(self, key: str, version: str, data: bytes) -> None:
         """Merge a document there."""
-        counts, files = self._replica.merge(f"{key}.{version}", data)
-        self.counts.add(counts)
-        if files:
-            self._replica.settle_attachments(files)
+        self.counts.add(self._replica.merge(f"{key}.{version}", data)[0])
 
     def lacks(self, digests: list[str]) -> list[str]:
         """The attachments that are not there."""

@@ -5,9 +5,8 @@ the phone can be loaded (its whole history is replayed), and `hermes -r` continu
 tool would do that could cause harm, the editor asks its user about.
 
 Sessions are opened, left and deleted by the editor's own means, so commands for that are not offered there. The output of a
-command is shown like a reply and is no part of the record. Model and mode are configuration options; the mode is also offered
-as a mode, for editors that know only modes. The model is stored with the session, as /model does; the mode is for one session
-of the editor and ends with the process. `config.yaml` has the defaults.
+command is shown like a reply and is no part of the record. The model is chosen by /model and stored with the session; the mode
+is for one session of the editor and ends with the process. `config.yaml` has the defaults.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ from hermes.commands import registry
 from hermes.commands.registry import EDITOR, Command, parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
 from hermes.serve.acp_messages import Display, mcp_servers_of, prompt_content, replayed
-from hermes.serve.models import Models
 from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import encodable
 
@@ -90,7 +88,6 @@ class EditorAgent:
     def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
         self._db, self._config, self._model = db, config, model
         self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
-        self._models = Models(model)
         self._sessions: dict[str, EditorSession] = {}
         self._router = build_agent_router(cast("acp.Agent", self), use_unstable_protocol=True)
 
@@ -126,8 +123,7 @@ class EditorAgent:
             prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
             mcp_capabilities=schema.McpCapabilities(http=True),
             session_capabilities=schema.SessionCapabilities(
-                list=schema.SessionListCapabilities(), resume=schema.SessionResumeCapabilities(),
-                close=schema.SessionCloseCapabilities(),
+                list=schema.SessionListCapabilities(), close=schema.SessionCloseCapabilities()
             ),
         )  # fmt: skip
         return schema.InitializeResponse(
@@ -136,41 +132,13 @@ class EditorAgent:
         )  # fmt: skip
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
-        """Choose which commands the agent asks about."""
-        await self._choose_mode(session_id, mode_id)
-        return schema.SetSessionModeResponse()
-
-    async def set_config_option(
-        self, config_id: str, session_id: str, value: str | bool, **kwargs: Any
-    ) -> schema.SetSessionConfigOptionResponse:
-        """Choose the model that answers, or the mode."""
+        """Choose which commands the agent asks about, from the next command on, also in a turn that runs."""
         agent = self._known(session_id).agent
-        if config_id == MODEL:
-            agent.model = await self._models.choose(self._db, agent.session_id, str(value))
-        elif config_id == MODE:
-            await self._choose_mode(session_id, str(value))
-        else:
-            raise refusal(f"no option {config_id!r}; there are model and mode")
-        return schema.SetSessionConfigOptionResponse(config_options=await options(agent, self._models))
-
-    async def _choose_mode(self, session_id: str, mode: str) -> None:
-        """Set the mode from the next command on, also in a turn that runs.
-
-        An editor may show the mode, the option of the same meaning, or both: each is updated.
-        """
-        agent = self._known(session_id).agent
-        if mode not in _MODES:
-            raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
-        terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
+        if mode_id not in _MODES:
+            raise refusal(f"no mode {mode_id!r}; there are {', '.join(_MODES)}")
+        terminal = msgspec.structs.replace(agent.config.terminal, approval=mode_id)
         agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
-        update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
-        await self._send(session_id, update)
-        await self._send_options(session_id, agent)
-
-    async def _send_options(self, session_id: str, agent: Agent) -> None:
-        chosen = await options(agent, self._models)
-        update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=chosen)
-        await self._send(session_id, update)
+        return schema.SetSessionModeResponse()
 
     # ------------------------------------------------------------------------------------------ sessions
 
@@ -178,7 +146,7 @@ class EditorAgent:
         """A session that begins; its row is made with the first prompt."""
         session_id = new_session_id()
         await asyncio.to_thread(self._open, session_id, session_id, cwd, mcp_servers)
-        return schema.NewSessionResponse(session_id=session_id, **await self._choices(session_id))
+        return schema.NewSessionResponse(session_id=session_id, modes=self._modes(session_id))
 
     async def load_session(
         self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
@@ -187,14 +155,7 @@ class EditorAgent:
         tip = await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
         for update in await asyncio.to_thread(replayed, self._db, tip):
             await self._send(session_id, update)
-        return schema.LoadSessionResponse(**await self._choices(session_id))
-
-    async def resume_session(
-        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
-    ) -> schema.ResumeSessionResponse:
-        """A session of the record, without its history: the editor has kept it."""
-        await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
-        return schema.ResumeSessionResponse(**await self._choices(session_id))
+        return schema.LoadSessionResponse(modes=self._modes(session_id))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
@@ -230,12 +191,11 @@ class EditorAgent:
             raise refusal(f"session {session_id} is not open")
         return known
 
-    async def _choices(self, session_id: str) -> dict[str, Any]:
+    def _modes(self, session_id: str) -> schema.SessionModeState:
+        """The modes of a session that was opened; its commands are announced after the answer, which tells its id."""
         known = self._sessions[session_id]
-        chosen = await options(known.agent, self._models)
-        # sent after the answer, which tells the editor the session's id
         known.announcing = asyncio.create_task(self._send(session_id, offered()))
-        return {"modes": modes(known.agent), "config_options": chosen}
+        return modes(known.agent)
 
     def _reopen(self, session_id: str, cwd: str, servers: Any) -> str:
         if (found := self._db.resolve_session_id(session_id)) is None:
@@ -288,10 +248,7 @@ class EditorAgent:
             content = await asyncio.to_thread(prompt_content, prompt, agent.cwd)
             line = content.strip() if isinstance(content, str) and len(prompt) == 1 else ""
             if parse(line) is not None:
-                model = agent.model
                 await asyncio.to_thread(run_command, known, line)
-                if agent.model is not model:
-                    await self._send_options(session_id, agent)
             else:
                 await self._show(known, agent.turn(sent_text(line) if line else content))
             await asyncio.to_thread(known.name_it)
@@ -448,7 +405,6 @@ class EditorSession:
             set_chosen_title(self.db, self.session_id, wanted, None)
 
 
-MODEL, MODE = "model", "mode"
 # The values of terminal.approval.
 _MODES = {
     "ask": ("Ask", "Asks before every command that is not known to only read."),
@@ -466,24 +422,6 @@ def modes(agent: Agent) -> schema.SessionModeState:
     """The modes, and the current one."""
     known = [schema.SessionMode(id=one, name=name, description=text) for one, (name, text) in _MODES.items()]
     return schema.SessionModeState(current_mode_id=agent.config.terminal.approval, available_modes=known)
-
-
-async def options(
-    agent: Agent, models: Models
-) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
-    """The options of a session, each with its current value."""
-    return [
-        schema.SessionConfigOptionSelect(
-            type="select", id=MODEL, name="Model", category="model", current_value=agent.model.name,
-            options=[schema.SessionConfigSelectOption(value=name, name=name)
-                     for name in await models.names(agent.model.name)],
-        ),
-        schema.SessionConfigOptionSelect(
-            type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.approval,
-            options=[schema.SessionConfigSelectOption(value=one, name=name, description=text)
-                     for one, (name, text) in _MODES.items()],
-        ),
-    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ the program

@@ -19,7 +19,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -31,21 +30,18 @@ _log = logging.getLogger("hermes.serve")
 _NOTE_SECONDS = 5.0  # at most one warning about refused connections in this time
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one server."""
-
-    connections: int = 256
-    header_seconds: float = 10.0  # for a request line and its headers, from the moment they could begin
-
-    def most_connections(self) -> int:
-        """The connections that fit: an eighth of the process's file descriptors, which it shares with other servers."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return self.connections if soft == resource.RLIM_INFINITY else min(self.connections, max(4, soft // 8))
+CONNECTIONS = 256  # of one server, where the process has the file descriptors
+HEADER_SECONDS = 10.0  # for a request line and its headers, from the moment they could begin
 
 
-def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """uvicorn's protocol for a server with these limits."""
+def _most_connections() -> int:
+    """The connections that fit: an eighth of the process's file descriptors, which it shares with other servers."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, max(4, soft // 8))
+
+
+def guarded_protocol() -> type[asyncio.Protocol]:
+    """uvicorn's protocol for a server with limits."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     warned_at = float("-inf")
@@ -63,7 +59,7 @@ def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         _waiting: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            if len(self.connections) >= limits.most_connections():
+            if len(self.connections) >= _most_connections():
                 warn(len(self.connections))
                 self._refused = True
                 transport.abort()
@@ -88,7 +84,7 @@ def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 self._done_waiting()
 
         def _wait(self) -> None:
-            self._waiting = self.loop.call_later(limits.header_seconds, self.transport.abort)
+            self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
         def _done_waiting(self) -> None:
             if self._waiting is not None:
@@ -121,12 +117,9 @@ def is_loopback(host: str) -> bool:
 class HttpServer:
     """An application on a host and port. `died` is called when the server ends without having been stopped."""
 
-    def __init__(
-        self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None,
-        limits: Limits | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None) -> None:
         self.host, self.port = host, port
-        self._app, self._died, self._limits = app, died, limits or Limits()
+        self._app, self._died = app, died
         self._server: _QuietServer | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -135,10 +128,10 @@ class HttpServer:
 
         ConfigError when the address can't be bound at all, PlatformUnreachable while another program has it.
         """
-        sockets = _bound(self.host, self.port)
+        sockets = bound(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
         config = uvicorn.Config(
-            self._app, http=guarded_protocol(self._limits), ws="none", lifespan="on", loop="none", log_config=None,
+            self._app, http=guarded_protocol(), ws="none", lifespan="on", loop="none", log_config=None,
             access_log=False, server_header=False, proxy_headers=False, backlog=_AT_ONCE, timeout_keep_alive=_IDLE,
         )  # fmt: skip
         self._server = _QuietServer(config)
@@ -191,10 +184,10 @@ class _QuietServer(uvicorn.Server):
 
 def check_address(host: str, port: int) -> None:
     """Raise what `HttpServer.start` raises when nothing can listen there now."""
-    _close(_bound(host, port))
+    _close(bound(host, port))
 
 
-def _bound(host: str, port: int) -> list[socket.socket]:
+def bound(host: str, port: int) -> list[socket.socket]:
     """Sockets for every address a host has, all on one port."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

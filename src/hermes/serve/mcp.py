@@ -63,7 +63,7 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
     """An MCP server on a store; `user` sees only what that user may see."""
     record = Record(db, user)
     readers: list[Callable[..., str]] = [
-        record.recall, record.search_sessions, record.read_session, record.list_sessions, record.session_stats, record.why,
+        record.recall, record.search_sessions, record.read_session, record.list_sessions, record.why
     ]  # fmt: skip
     writers: list[Callable[..., str]] = [record.tag_session, record.set_title, record.append_note] if write else []
     return _RecordServer(
@@ -297,12 +297,6 @@ class Record:
                 entry["tests"] = [{**run, "command": quoted(run["command"])} for run in one["tests"]]
             entries.append(entry)
         return fitted(head, "changes", enumerate(entries), max_tokens, {"changes": len(entries)})
-
-    def session_stats(self) -> str:
-        """How many conversations and messages there are, by source."""
-        sources = self._db.source_counts(visible_to=self._user)
-        messages = self._db.message_count(visible_to=self._user)
-        return as_json({"sessions": sum(sources.values()), "messages": messages, "by_source": sources})
 
     def tag_session(self, session: Session, tags: list[str]) -> str:
         """Add tags to a conversation."""

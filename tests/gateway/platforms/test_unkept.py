@@ -15,11 +15,11 @@ pytest.importorskip("uvicorn")
 from hermes.errors import PlatformUnreachable
 from hermes.gateway.adapter import Listening
 from hermes.gateway.platforms import adapter_class
-from tests.support.labs import dingtalk, teams, wecom, wecom_app
+from tests.support.labs import dingtalk, teams, wecom
 from tests.support.labs.recording import Recorder, connected
 
 
-@pytest.fixture(params=[wecom_app.Lab, teams.Lab, wecom.Lab, dingtalk.Lab], ids=["app", "teams", "bot", "dingtalk"])
+@pytest.fixture(params=[teams.Lab, wecom.Lab, dingtalk.Lab], ids=["teams", "wecom", "dingtalk"])
 def lab(request: pytest.FixtureRequest) -> Iterator[Any]:
     made = request.param()
     yield made

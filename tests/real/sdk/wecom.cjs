@@ -1,8 +1,7 @@
-// WeCom's own SDK for AI bots, and two foreign implementations of WXBizMsgCrypt: the SDK's own and @wecom/crypto.
+// WeCom's own SDK for AI bots.
 "use strict";
 const { answer, tell } = require("./commands.cjs");
-const { WSClient, WecomCrypto } = require("@wecom/aibot-node-sdk");
-const other = require("@wecom/crypto");
+const { WSClient } = require("@wecom/aibot-node-sdk");
 
 let client;
 const frames = new Map();
@@ -34,20 +33,5 @@ answer({
   async download({ url, key }) {
     const { buffer, filename } = await client.downloadFile(url, key);
     return { name: filename, data: buffer.toString("base64") };
-  },
-  sealed({ token, key, receiver, text, timestamp, nonce }) {
-    const encrypt = other.encrypt(key, text, receiver);
-    return [
-      new WecomCrypto(token, key, receiver).encrypt(text, timestamp, nonce),
-      { encrypt, signature: other.getSignature(token, timestamp, nonce, encrypt) },
-    ];
-  },
-  opened({ token, key, receiver, encrypt, timestamp, nonce, signature }) {
-    const sdk = new WecomCrypto(token, key, receiver);
-    const { message, id } = other.decrypt(key, encrypt);
-    return {
-      texts: [sdk.decrypt(encrypt), message], receiver: id,
-      signed: [sdk.verifySignature(signature, timestamp, nonce, encrypt), other.getSignature(token, timestamp, nonce, encrypt) === signature],
-    };
   },
 });

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.options import flag, parsed_user
+from hermes.cli.options import flag
 from hermes.cli.output import amount, note, progress, status_line
 from hermes.cli.record import configuration, index, opened
 from hermes.config.loading import environment, expanded, unset_in
@@ -121,65 +121,41 @@ def _report(result: SyncResult, there: tuple[int, int] | None) -> int:
 
 
 @click.command()
-@click.option("--to", "given", metavar="URL", help="Where to; ${NAME} is filled in from the environment or .env.")
-@click.option(
-    "--rls/--no-rls", default=None,
-    help="Have PostgreSQL itself show each tenant's database role its own rows only, or undo that.",
-)  # fmt: skip
-@click.option(
-    "--tenant", "tenants", multiple=True, metavar="ROLE=SOURCE:USER_ID",
-    help="With --rls: this database role sees what that user may see. Several times for several.",
-)  # fmt: skip
-@click.option(
-    "--remove-tenant", "removed", multiple=True, metavar="ROLE",
-    help="With --rls: this database role sees nothing any more. Several times for several.",
-)  # fmt: skip
+@click.option("--to", "given", metavar="URL", required=True, help="Where to; ${NAME} is filled in.")
 @flag("--plain", "From an encrypted store: write one that is not encrypted.")
-def migrate(
-    given: str | None, rls: bool | None, tenants: tuple[str, ...], removed: tuple[str, ...], plain: bool
-) -> None:
+def migrate(given: str, plain: bool) -> None:
     """Copy the whole record to another store: postgresql://USER@HOST/DATABASE, or sqlite:///PATH. Every row is
     compared afterwards. Run again after an interruption, it continues. The record here stays as it is. The copy of
     an encrypted store is encrypted with the same key; --plain makes one that is not.
-
-    --rls without --to concerns the store in use.
     """
-    if (tenants or removed) and not rls:
-        raise click.UsageError(f"{'--tenant' if tenants else '--remove-tenant'} goes with --rls")
-    if given is None and rls is None:
-        raise click.UsageError("give --to URL, or --rls")
-    pairs = []
-    for tenant in tenants:
-        role, _, user = tenant.partition("=")
-        pairs.append((role, *parsed_user(user)))
-    url = None if given is None else _filled_in(given)
-    if url is not None:
-        _copy(url, str(given), plain)
-    if rls is not None:
-        _separate(url, rls, pairs, removed)
-
-
-def _separate(url: str | None, rls: bool, tenants: list[tuple[str, str, str]], removed: tuple[str, ...]) -> None:
-    """Switch row-level security on, for these tenants, or off."""
     from hermes.store.api.configured import store_url
+    from hermes.store.exchange.copy import move
 
-    url = url or store_url(configuration())
-    if url is None or file_of(url) is not None:
-        raise InvalidInput("only PostgreSQL separates rows by role; this store is a file, which is read as a whole")
-    from hermes.store.engines.postgres import tenants as security
-
-    if not rls:
-        security.switch_off(url)
-        print("row-level security is off")
-        return
-    apart = security.switch_on(url, tenants, removed)
-    for line in apart.remarks:
-        note(one_line(line))
-    print(f"row-level security is on; {counted(len(apart.tenants), 'tenant')}")
-    for role, source, user_id in apart.tenants:
-        print(one_line(f"{role}  sees what {source}:{user_id} may see"))
-    if apart.tenants:
-        print(one_line(f"In SQL a tenant first runs: SET search_path = {security.quoted(apart.schema)}"))
+    url = _filled_in(given)
+    if same_server(store_url(configuration()), url):
+        hint = "`hermes config unset store.url` goes back to the file"
+        raise InvalidInput(f"that store is in use already (store.url): there is nothing to copy; {hint}")
+    with ExitStack() as stack:
+        source = stack.enter_context(opened(writing=True))
+        if not plain:
+            _keep_encrypted(source, url)
+        target = stack.enter_context(_store(url))
+        with progress("copying", max(1, source.message_count())) as step:
+            moved = move(source, target, lambda done, _: step(done))
+        where = target.where
+    if moved.written or moved.removed:
+        more = f" and {counted(moved.attachments, 'attachment')}" if moved.attachments else ""
+        removed = f", {counted(moved.removed, 'row')} removed there" if moved.removed else ""
+        print(f"copied {counted(moved.written, 'row')}{more}{removed}")
+    contents = f"{counted(moved.sessions, 'session')} and {counted(moved.messages, 'message')}"
+    print(f"{one_line(where)} has {contents}; every row was compared")
+    shown = without_password(given)
+    if shown != given:
+        note(
+            "others can see a password in --to, in the list of processes; put HERMES_DB_PASSWORD=… in .env and write"
+            " ${HERMES_DB_PASSWORD} in its place, or use ~/.pgpass"
+        )
+    print(f"To use it from now on: hermes config set store.url '{one_line(shown)}'")
 
 
 def _filled_in(url: str) -> str:
@@ -207,34 +183,3 @@ def _keep_encrypted(source: SessionDB, url: str) -> None:
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys.share(source.path, target)
-
-
-def _copy(url: str, typed_url: str, plain: bool) -> None:
-    """Copy every row of the store in use, compare, and print how to use the copy."""
-    from hermes.store.api.configured import store_url
-    from hermes.store.exchange.copy import move
-
-    if same_server(store_url(configuration()), url):
-        hint = "`hermes config unset store.url` goes back to the file"
-        raise InvalidInput(f"that store is in use already (store.url): there is nothing to copy; {hint}")
-    with ExitStack() as stack:
-        source = stack.enter_context(opened(writing=True))
-        if not plain:
-            _keep_encrypted(source, url)
-        target = stack.enter_context(_store(url))
-        with progress("copying", max(1, source.message_count())) as step:
-            moved = move(source, target, lambda done, _: step(done))
-        where = target.where
-    if moved.written or moved.removed:
-        more = f" and {counted(moved.attachments, 'attachment')}" if moved.attachments else ""
-        removed = f", {counted(moved.removed, 'row')} removed there" if moved.removed else ""
-        print(f"copied {counted(moved.written, 'row')}{more}{removed}")
-    contents = f"{counted(moved.sessions, 'session')} and {counted(moved.messages, 'message')}"
-    print(f"{one_line(where)} has {contents}; every row was compared")
-    shown = without_password(typed_url)
-    if shown != typed_url:
-        note(
-            "others can see a password in --to, in the list of processes; put HERMES_DB_PASSWORD=… in .env and write"
-            " ${HERMES_DB_PASSWORD} in its place, or use ~/.pgpass"
-        )
-    print(f"To use it from now on: hermes config set store.url '{one_line(shown)}'")

@@ -127,9 +127,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
     """The files to read, each with its format. A pipe is copied to a file first: detecting the format consumes bytes."""
     path = Path(file).expanduser()
     if file != "-" and path.is_dir():
-        own = [(one, path) for one in formats.histories() if one.load().sniff(path)]
-        found = own or list(formats.found_in(path))
-        if not found:
+        if not (found := list(formats.found_in(path))):
             raise click.ClickException(f"{path}: no history of another program was found in this folder")
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):

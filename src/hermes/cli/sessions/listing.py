@@ -11,15 +11,16 @@ from typing import Any
 import click
 
 from hermes.cli.options import ROWS, file_option, flag, json_option, limit_option, sessions_of_file, source_option
-from hermes.cli.output import DIM, GAP, Column, cells, colourful, message, print_json, printed, screen_width, styled
+from hermes.cli.output import DIM, Column, colourful, message, print_json, printed, screen_width, styled
 from hermes.cli.record import EVERY, opened, zone
 from hermes.commands.info_commands import is_oneshot, message_counts
 from hermes.home import project_folder
-from hermes.texts import counted, one_line
+from hermes.texts import counted
 from hermes.times import ago
 
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 NO_MATCH = "No session matches. `hermes sessions list --all` lists every session."
+_WIDE = 140  # cells; only then there is room for marks (a single question is marked from 120 on)
 LOST = "The database has no sessions, but transcripts exist: `hermes sessions rebuild` restores them."
 
 
@@ -90,44 +91,21 @@ def browse_() -> None:
 
 
 def _screen(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The list as a table: with titles if there are any, else with sources; and what else there is room for."""
+    """The list as a table: with titles if there are any, else with sources; and pins and tags where there is room."""
     where = zone()
-    preview = Column("Preview", 8, worth=3), [row["preview"] or "" for row in rows]
+    preview = [row["preview"] or "" for row in rows]
     active = Column("Last Active", 11, worth=2), [ago(row["last_active"], where) for row in rows]
-    ids = Column("ID"), [row["id"] for row in rows]
     if any(row["title"] for row in rows):
         titles = Column("Title", 8, 40, 3), [row["title"] or "—" for row in rows]
-        shown = [titles, (preview[0]._replace(worth=0), preview[1]), active, ids]
+        shown = [titles, (Column("Preview", 8), preview), active]
     else:
-        shown = [preview, active, (Column("Src", 3, 12), [row["source"] for row in rows]), ids]
-    more = [  # where there is room, the most useful first
-        (Column("Marks", 6, 24), [_marks(row) for row in rows]),
-        (Column("Msgs", 4), [f"{row['messages']:,}" for row in rows]),
-        (Column("Model", 6, 24), [row["model"] or "" for row in rows]),
-        (Column("Folder", 6, 32), [_folder(row["cwd"]) for row in rows]),
-    ]
-    room = screen_width() - sum(_width(column, values) + len(GAP) for column, values in shown)
-    for column, values in more:
-        width = _width(column, values) + len(GAP)
-        spare = 20 if column.head == "Marks" and any(map(is_oneshot, rows)) else 0  # half the room of a preview
-        if any(values) and width <= room + spare:
-            shown.insert(-1, (column, values))
-            room -= width
+        sources = Column("Src", 3, 12), [row["source"] for row in rows]
+        shown = [(Column("Preview", 8, worth=3), preview), active, sources]
+    marks = [_marks(row) for row in rows]
+    if any(marks) and screen_width() >= (120 if any(map(is_oneshot, rows)) else _WIDE):
+        shown.append((Column("Marks", 6, 24), marks))
+    shown.append((Column("ID"), [row["id"] for row in rows]))
     return printed([column for column, _ in shown], zip(*(values for _, values in shown), strict=True))
-
-
-def _width(column: Column, values: Sequence[str]) -> int:
-    """The cells that a column needs; a preview is useful from 40 on."""
-    widest = max(map(cells, map(one_line, [column.head, *values])))
-    return min(widest, 40 if column.head == "Preview" else column.most) if column.least is not None else widest
-
-
-def _folder(path: str | None) -> str:
-    """A folder as people write it: `~/…` in the home; only the end of a long one."""
-    home, shown = os.path.expanduser("~"), path or ""
-    if home != os.sep and f"{shown}/".startswith(f"{home}/"):
-        shown = "~" + shown.removeprefix(home)
-    return shown if len(shown) <= 32 else "…" + shown[-31:]
 
 
 def _marks(row: Mapping[str, Any]) -> str:

@@ -29,7 +29,6 @@ from hermes.cli.options import (
 )
 from hermes.cli.output import Column, note, print_json, printed, progress
 from hermes.cli.record import configuration, opened, zone
-from hermes.home import get_hermes_home
 from hermes.store.records.codec import from_json
 from hermes.texts import counted, one_line
 from hermes.times import ago, date
@@ -100,7 +99,7 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     session: Mapping[str, Any] = db.get_session(session_id) or {}
     meta = from_json(session.get("meta"))
     elsewhere = meta.get("imported") if isinstance(meta, dict) else None
-    done = db.shred_session(session_id, by="hermes sessions delete --shred", history=get_hermes_home() / "history")
+    done = db.shred_session(session_id, by="hermes sessions delete --shred")
     if done is None:
         raise click.ClickException(f"no session matches {session_id!r}; `hermes sessions list` lists them")
     if isinstance(elsewhere, dict):

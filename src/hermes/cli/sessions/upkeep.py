@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.options import flag, json_option
-from hermes.cli.output import amount, note, print_json, size_of, status_line
+from hermes.cli.output import note, print_json, size_of
 from hermes.cli.record import configuration, index, opened
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, settled
@@ -55,12 +55,12 @@ def stats(as_json: bool) -> None:
 @json_option("Print the findings as a JSON array.")
 def check(path: Path | None, as_json: bool) -> int:
     """Check whether the record (or the one in FILE) is sound: file, every row, index, references, counters,
-    attachments, transcripts.
+    transcripts.
     """
     found: list[Finding]
     try:
         with _opened(path) as db:
-            found = _checked(db)
+            found = db.check()
             sound = f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
     except StoreCorrupt as error:
         found, sound = [{"kind": "corruption", "where": "the file", "detail": str(error)}], ""
@@ -84,12 +84,6 @@ def _opened(path: Path | None = None) -> Iterator[SessionDB]:
         except (StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly):
             db = stack.enter_context(opened(path=path))
         yield db
-
-
-def _checked(db: SessionDB) -> list[Finding]:
-    """All findings; a progress bar on a terminal."""
-    with status_line() as show:
-        return db.check(progress=lambda what, done, of: show(lambda: amount(f"checking {what}", done, of)))
 
 
 def _list(found: list[Finding]) -> None:
@@ -137,7 +131,7 @@ def _rebuilt(file: Path | None) -> int:
 def _report(db: SessionDB, steps: list[str]) -> int:
     for step in steps:
         print(f"repaired: {one_line(step)}")
-    left = _checked(db)
+    left = db.check()
     _list(left)
     if not left:
         print("sound" if steps else "sound: nothing to repair")

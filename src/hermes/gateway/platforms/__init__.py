@@ -29,7 +29,7 @@ BUILT_IN: dict[str, tuple[str, str, str | None]] = {
     "mattermost": ("hermes.gateway.platforms.mattermost", "Mattermost", "mattermost"),
     "feishu": ("hermes.gateway.platforms.feishu.adapter", "Feishu", "feishu"),
     "dingtalk": ("hermes.gateway.platforms.dingtalk", "DingTalk", "dingtalk"),
-    "wecom": ("hermes.gateway.platforms.wecom.adapter", "WeCom", "wecom"),
+    "wecom": ("hermes.gateway.platforms.wecom", "WeCom", "wecom"),
     "weixin": ("hermes.gateway.platforms.weixin", "Weixin", "weixin"),
     "bluebubbles": ("hermes.gateway.platforms.bluebubbles", "BlueBubbles", "bluebubbles"),
     "qqbot": ("hermes.gateway.platforms.qqbot", "QQBot", "qqbot"),
@@ -39,7 +39,7 @@ GROUP = "hermes.platforms"
 # What people write while no gateway is connected, where the platform may not deliver it later: `gateway status` shows it.
 LOST_WHILE_DOWN = {
     "signal": "while no gateway is connected, messages are lost unless signal-cli runs with --receive-mode=on-connection",
-    "wecom": "what people write to a bot while no gateway is connected is lost; an app gets it three times within seconds",
+    "wecom": "what people write while no gateway is connected is lost",
 }
 
 

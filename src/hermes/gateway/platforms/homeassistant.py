@@ -1,8 +1,7 @@
 """Home Assistant as a chat platform: events of the house come in, notifications and events go out.
 
-A message to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire; watched entities
-send one when their state changes. Events are sent once, so that one that can't be
-stored at once is handed over again until it is, with all later ones behind it.
+A message to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire. Events are sent once, so
+that one that can't be stored at once is handed over again until it is, with all later ones behind it.
 
 Its WebSocket API is one connection, numbered requests, and pushed events.
 https://developers.home-assistant.io/docs/api/websocket
@@ -135,7 +134,6 @@ HOUSE = "home-assistant"  # the sender when no person is
 _OWN_NOTIFICATION = "persistent_notification.create"
 _LAYOUT = markup.Layout(bullet="- ")
 _HIDDEN = "\u200b"  # takes no room, and keeps two characters from meaning something together
-_NO_STATES = {"unknown", "unavailable"}
 
 
 class HomeAssistant(ApiAdapter[WebSocketApi]):
@@ -158,7 +156,6 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         ),
         Setting("notify_target", "the entity to notify, where notify_service is notify.send_message"),
         Setting("notify_title", "the heading of notifications", default="Hermes"),
-        Setting("watch", "entities, or whole domains, whose changes are reported to the agent", default=(), kind=list),
         Setting("ca_file", "certificates to trust beside the usual ones (PEM)"),
     )  # fmt: skip
 
@@ -192,8 +189,6 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         self._place = str(config.get("location_name") or "") or None
         await self._learn_names(connection)
         await connection.ask("subscribe_events", event_type=self.text("event_type"))
-        if self._watched():
-            await connection.ask("subscribe_events", event_type="state_changed")
         self._is_connected = True
         self._tasks.start(self._work(link, waiting))
         link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
@@ -228,8 +223,6 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
                 await keep(link, event)
 
     def _understood(self, raw: dict[str, Any], link: Link) -> Event | None:
-        if raw.get("event_type") == "state_changed" and self.text("event_type") != "state_changed":
-            return self._changed(raw)
         data = raw.get("data") or {}
         text = data.get("text")
         if not isinstance(text, str) or not text.strip():
@@ -243,7 +236,7 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
             sent_at=iso_moment(raw.get("time_fired")),
         )
 
-    def _sender(self, logged_in: Any, named: Any = None) -> Sender:
+    def _sender(self, logged_in: Any, named: Any) -> Sender:
         """The author. Home Assistant authenticates the user of an event's context. The data of an event is what an automation
         wrote there, perhaps from outside: a user it names is not proven, and sees nothing of the genuine one's."""
         if logged_in:
@@ -252,36 +245,9 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
             return Sender(user_id=str(named), stable_id=f"unproven:{named}", name=str(named), proven=False)
         return Sender(user_id=HOUSE, name="Home Assistant", proven=False)  # any automation
 
-    def _changed(self, raw: dict[str, Any]) -> Event | None:
-        """A watched entity's new state as text; None for events without a change."""
-        data = raw.get("data") or {}
-        old, new = data.get("old_state") or {}, data.get("new_state") or {}
-        entity = str(data.get("entity_id", ""))
-        before, after = old.get("state"), new.get("state")
-        if not self._is_watched(entity) or before == after or {before, after} & {None, *_NO_STATES}:
-            return None
-        attributes = new.get("attributes") or {}
-        unit = f" {attributes['unit_of_measurement']}" if attributes.get("unit_of_measurement") else ""
-        name = attributes.get("friendly_name") or entity
-        return Event(
-            id=_identity(raw),
-            chat=self._chat(None),
-            sender=self._sender(None),
-            text=f"{name} ({entity}) changed from {before}{unit} to {after}{unit}.",
-            sent_at=iso_moment(raw.get("time_fired")),
-        )
-
     def _chat(self, conversation: object) -> Chat:
         chat_id = str(conversation) if conversation not in (None, "") else HOME
         return Chat(platform=self.platform, chat_id=chat_id, name=self._place if chat_id == HOME else chat_id)
-
-    def _watched(self) -> list[str]:
-        value = self.setting("watch")
-        found = value.split(",") if isinstance(value, str) else value
-        return [str(one).strip().lower() for one in found if str(one).strip()]
-
-    def _is_watched(self, entity: str) -> bool:
-        return any(entity == one or ("." not in one and entity.partition(".")[0] == one) for one in self._watched())
 
     # ------------------------------------------------------------------------------------------ sending
 

@@ -1,4 +1,4 @@
-"""Goose: ~/.local/share/goose/sessions/sessions.db, before 1.10 one JSON-lines file per session beside it."""
+"""Goose: ~/.local/share/goose/sessions/sessions.db."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories import Conversation, Message, make, reads
-from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
+from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
+FILES = "sessions.db"
 _TOKENS = ("accumulated_input_tokens", "accumulated_output_tokens")
 _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNotification", "redactedThinking"))
 
@@ -22,11 +23,6 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is Goose's."""
-    if path.suffix == ".jsonl":
-        first = first_objects(path, 2)
-        return bool(first) and "working_dir" in first[0] and "role" not in first[0]
-    if path.is_dir():
-        return False
     with_tables = tables_of(path)
     if not {"sessions", "messages", "schema_version"} <= with_tables:
         return False
@@ -34,23 +30,15 @@ def sniff(path: Path) -> bool:
         return "content_json" in database.columns["messages"]
 
 
-def files(folder: Path) -> Iterator[Path]:
-    """The databases and older files below a folder; the files that a database took over are in it already."""
-    yield from sorted(folder.rglob("sessions.db")) or sorted(folder.rglob("*.jsonl"))
-
-
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
-    """The sessions of a database, or the one of an older file."""
-    if path.suffix == ".jsonl":
-        yield from _file(path, reading)
-    else:
-        with ForeignDatabase(path) as database:
-            for row in database.rows("sessions", order=("created_at", "id")):
-                rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                made = _conversation(str(row["id"]), Record(row))
-                _add(made, map(Record, rows), reading)
-                yield made
+    """The sessions of a database."""
+    with ForeignDatabase(path) as database:
+        for row in database.rows("sessions", order=("created_at", "id")):
+            rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
+            made = _conversation(str(row["id"]), Record(row))
+            _add(made, map(Record, rows), reading)
+            yield made
 
 
 def _add(made: Conversation, rows: Iterable[Record], reading: Reading) -> None:
@@ -79,17 +67,6 @@ def _conversation(name: str, row: Record) -> Conversation:
     if row.get("session_type") == "sub_agent":
         made.meta["sub_agent"] = True
     return made
-
-
-def _file(path: Path, reading: Reading) -> Iterator[Conversation]:
-    made: Conversation | None = None
-    for number, line in json_lines(path, reading):
-        if made is None:
-            made = _conversation(path.stem, line)
-        elif "role" in line:
-            made.messages += _messages(line, f"{line.get('id') or f'line-{number}'}", reading)
-    if made is not None:
-        yield made
 
 
 def _stored(row: Record, reading: Reading) -> list[Message]:

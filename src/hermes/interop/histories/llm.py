@@ -30,8 +30,6 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is llm's log."""
-    if path.is_dir():
-        return False
     tables = tables_of(path)
     return {"conversations", "responses"} <= tables or {"threads", "turns", "parts"} <= tables
 

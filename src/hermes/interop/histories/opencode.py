@@ -1,4 +1,4 @@
-"""OpenCode: ~/.local/share/opencode/opencode.db, the older tree of JSON files `storage/`, and what `opencode export` writes."""
+"""OpenCode: ~/.local/share/opencode/opencode.db, and what `opencode export` writes."""
 
 from __future__ import annotations
 
@@ -13,40 +13,27 @@ from hermes.interop.json_reading import Reading, Record, compact, decoded, from_
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
+FILES = "opencode*.db"
 _TOKENS, _CACHE = ("input", "output", "", "", "reasoning"), ("", "", "read", "write")
 _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask", "compaction"))
 
 
 def usual_places() -> list[Path]:
     """The folders in which OpenCode keeps its sessions."""
-    data = make.program_home("XDG_DATA_HOME", ".local/share") / "opencode"
-    return [data]
+    return [make.program_home("XDG_DATA_HOME", ".local/share") / "opencode"]
 
 
 def sniff(path: Path) -> bool:
-    """Whether a file or folder is OpenCode's."""
-    if path.is_dir():
-        return (path / "session").is_dir() and (path / "message").is_dir()
+    """Whether a file is OpenCode's."""
     if whole := json_object(path, "info"):
         return str(whole.object("info").get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
     return {"session", "message", "part"} <= tables_of(path)
 
 
-def files(folder: Path) -> Iterator[Path]:
-    """The databases and storage trees below a folder."""
-    databases = sorted(folder.rglob("opencode*.db"))
-    yield from databases
-    if not databases:
-        trees = (folder, *sorted(path for path in folder.rglob("storage") if path.is_dir()))
-        yield from (path for path in trees if sniff(path))
-
-
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
-    """The sessions of a database, a tree or an export."""
-    if path.is_dir():
-        yield from _tree(path, reading)
-    elif whole := json_object(path, "info"):
+    """The sessions of a database or an export."""
+    if whole := json_object(path, "info"):
         messages = [(message.object("info"), message.objects("parts")) for message in whole.objects("messages")]
         yield _conversation(whole.object("info"), messages, reading)
     else:
@@ -80,29 +67,6 @@ def _data(row: dict[str, Any], reading: Reading) -> Record | None:
         reading.damaged(0, f"{row.get('id')}: no JSON object")
         return None
     return Record({**value, "id": row["id"]})
-
-
-def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
-    def below(folder: Path) -> list[Record]:
-        found = []
-        for file in sorted(folder.glob("*.json")):
-            if record := json_object(file):
-                found.append(record)
-            else:
-                reading.damaged(0, f"{file.name}: no JSON object")
-        return found
-
-    for file in sorted((path / "session").rglob("*.json")):
-        info = json_object(file)
-        if not info.text("id"):
-            reading.damaged(0, f"{file.name}: not a session")
-            continue
-        records = sorted(below(path / "message" / info["id"]), key=_created)
-        yield _conversation(info, [(one, below(path / "part" / str(one.get("id")))) for one in records], reading)
-
-
-def _created(record: Record) -> tuple[float, str]:
-    return record.object("time").time("created") or 0.0, str(record.get("id"))
 
 
 def _conversation(info: Record, messages: list[tuple[Record, list[Record]]], reading: Reading) -> Conversation:

@@ -1,79 +1,17 @@
-"""Pi, Oh My Pi, and OpenClaw before 2026.7.2: one JSON-lines file per session, a header and entries that form a tree by parentId.
-
-Sessions are read, and written as files that Pi resumes.
-"""
+"""Pi, Oh My Pi, and OpenClaw before 2026.7.2: one JSON-lines file per session, a header and entries in a tree by parentId."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hermes.interop.formats import Export
-from hermes.interop.histories import HERE, Conversation, Message, make, reads, relink
-from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import ExportedSession, MessageRow
-
+from hermes.interop.histories import Conversation, Message, make, reads, relink
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "pi"
 FILES = "*.jsonl"
-SESSION, MESSAGE = "hermesSession", "hermesMessage"  # where an entry comes from: an import continues that session
-_ENDS = {"tool_calls": "toolUse", "interrupted": "aborted", "length": "length", "error": "error"}
-
-
-def kept_at(name: str, session: ExportedSession) -> Path:
-    """The file in which Pi looks for a session of the folder."""
-    folder = str(session["cwd"] or "/").strip("/").replace("/", "-")
-    began = make.iso(session["started_at"]).replace(":", "-").replace(".", "-")
-    return Path.home() / ".pi" / "agent" / "sessions" / f"--{folder}--" / f"{began}_{name}.jsonl"
-
-
-def write(export: Export) -> Iterator[bytes]:
-    """One session as Pi writes it: a header, and entries that follow each other."""
-    for session, name in make.only_session(export, SOURCE):
-        header = {"type": "session", "version": 3, "id": name, "timestamp": make.iso(session["started_at"])}
-        yield encoded({**header, "cwd": session.get("cwd") or "/", SESSION: session["id"]}) + b"\n"
-        parent = None
-        for row in session["messages"]:
-            link = {"id": f"{row['id']:08x}", "parentId": parent, "timestamp": make.iso(row["timestamp"])}
-            yield encoded({**_entry(row, session.get("model"), export), **link, MESSAGE: row["id"]}) + b"\n"
-            parent = link["id"]
-        if session.get("title"):
-            last = {"id": "00000000", "parentId": parent, "timestamp": make.iso(session["started_at"])}
-            yield encoded({"type": "session_info", **last, "name": session["title"]}) + b"\n"
-
-
-def _entry(row: MessageRow, model: str | None, export: Export) -> dict[str, Any]:
-    blocks = _blocks(row, export)
-    if row["role"] == "system":
-        return {"type": "custom_message", "customType": "hermes", "content": blocks, "display": False}
-    message: dict[str, Any] = {"role": row["role"], "content": blocks, "timestamp": int(row["timestamp"] * 1000)}
-    if row["role"] == "tool":
-        about = {"toolCallId": row.get("tool_call_id"), "toolName": row.get("tool_name") or "tool", "isError": False}
-        message |= {"role": "toolResult", **about}
-    if row["role"] == "assistant":
-        if row.get("reasoning"):
-            blocks.insert(0, {"type": "thinking", "thinking": row["reasoning"]})
-        for call, tool, arguments in make.written_calls(row):
-            blocks.append({"type": "toolCall", "id": call, "name": tool, "arguments": arguments})
-        used = make.written_tokens(row, _TOKENS)
-        cost = {**dict.fromkeys(used, 0), "total": row.get("cost_usd") or 0}
-        ended = "toolUse" if row.get("tool_calls") else _ENDS.get(str(row.get("finish_reason")), "stop")
-        message |= {"api": "openai-completions", "provider": "hermes", "model": row.get("model") or model or "unknown"}
-        message |= {"usage": {**used, "totalTokens": sum(used.values()), "cost": cost}, "stopReason": ended}
-    return {"type": "message", "message": message}
-
-
-def _blocks(row: MessageRow, export: Export) -> list[dict[str, Any]]:
-    return [
-        {"type": "text", "text": data} if mime is None else {"type": "image", "data": data, "mimeType": mime}
-        for mime, data in make.written_parts(row.get("content"), export)
-    ]
-
-
 _SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file is in
 _BOOKKEEPING = frozenset(
     "model_change thinking_level_change custom label session_info session_init mode_change ttsr_injection".split()
@@ -132,7 +70,7 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
     first = Conversation(source, name, title, header.text("cwd"), header.text("modelId"), header.time("timestamp"))
     first.parent, first.kind = _session_id_in(Path(parent)) if parent else None, "subagent" if started else "branch"
-    first.system_prompt, first.origin = (started or Record()).text("systemPrompt"), header.text(SESSION)
+    first.system_prompt = (started or Record()).text("systemPrompt")
     messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     cuts = [key for key, entry in entries.items() if entry.get("type") == "compaction"]
     shown = first.show_tree(parents, messages, cuts)
@@ -163,11 +101,10 @@ def _session_id_in(path: Path) -> str:
 
 def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), entry.time("timestamp")
-    here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
     if kind == "message":
-        return [{**message, **here} for message in _message(key, entry.object("message"), at, reading)]
+        return _message(key, entry.object("message"), at, reading)
     if kind == "custom_message":
-        return make.spoken("system", _content(entry.get("content")), at, key, **here)
+        return make.spoken("system", _content(entry.get("content")), at, key)
     if kind in ("compaction", "branch_summary"):
         return make.spoken("user", entry.text("summary"), at, key, meta={"summary": True})
     if str(kind) not in _BOOKKEEPING:

@@ -75,7 +75,6 @@ def api_app(
         routes=[
             Route("/health", api.health, methods=["GET"]),
             Route("/v1/models", api.models, methods=["GET"]),
-            Route("/v1/models/{name:path}", api.model, methods=["GET"]),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
@@ -97,12 +96,6 @@ class _ApiRoutes:
         """All models."""
         names = dict.fromkeys([MAIN, *await self._models.names()])
         return AsciiJson({"object": "list", "data": [self._described(name) for name in names]})
-
-    async def model(self, request: Request) -> Response:
-        """One model."""
-        name = request.path_params["name"]
-        await self._model_of(name)
-        return AsciiJson(self._described(name))
 
     def _described(self, name: str) -> dict[str, Any]:
         owner = "hermes" if name == MAIN else "endpoint"

@@ -85,7 +85,6 @@ class MessageCalls(OpenStore):
         while True:
             try:
                 with self._writing(session_id, exclusive=bool(ready.lifted), storing=True) as tx:
-                    self._attachments.secure(tx, ready.lifted)
                     message_id = messages.append(tx, session_id, ready)
                     if counts:
                         changed = sessions.add_usage(tx, session_id, counts, absolute=False)
@@ -129,7 +128,6 @@ class MessageCalls(OpenStore):
             for table in ("session_refs", "session_rewinds"):
                 tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
             for message in ready:
-                self._attachments.secure(tx, message.lifted)
                 messages.append(tx, session_id, message)
             messages.recount(tx, session_id)
         self._transcripts.rewritten(session_id)
@@ -168,7 +166,6 @@ class MessageCalls(OpenStore):
                 return False
             if messages.same_content(tx, message_id, ready):
                 return True
-            self._attachments.secure(tx, ready.lifted)
             version = messages.replace(self._engine, tx, message_id, ready, place.keeper, only_content=True)
             for session_id in place.sessions:
                 messages.recount(tx, session_id)

@@ -22,7 +22,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
-from hermes.store.records.attachments import Attachments, Read, note_absent
+from hermes.store.records.attachments import Attachments, Read
 from hermes.store.records.rows import ExportedSession, Finding
 from hermes.store.records.sessions import checked_usage
 from hermes.store.records.titles import MAX_TITLE
@@ -93,18 +93,12 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
             self._transcripts.revised(session_id, done.stored, done.changed, hides=done.hides)
         elif done:
             self._transcripts.complete([session_id])
-        if done or read is not None or files:  # an import that was killed may have left some of them behind
-            self._files_came(session_id, read, files, again=not done)
+        if (
+            read is not None or files
+        ):  # also of a session that was here: an import may have been killed before its files came
+            for digest in self._read(message_reading.attachments_shown, session_id):
+                self._attachments.take_over(read, digest, files.get(digest))
         return done
-
-    def _files_came(self, session_id: str, read: Read | None, files: Mapping[str, bytes | str], *, again: bool) -> None:
-        """Copy the attachments of an imported session from another store or the export, and record which of them are missing."""
-        wanted = self._read(message_reading.attachments_shown, session_id)
-        taken = [digest for digest in wanted if self._attachments.take_over(read, digest, files.get(digest))]
-        if not wanted or (again and not taken):
-            return
-        here = [digest for digest in wanted if self._attachments.has(digest)]
-        self._write(note_absent, here, [digest for digest in wanted if digest not in here])
 
     def import_sessions(
         self,
@@ -204,17 +198,16 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
                     target.with_name(target.name + end).unlink(missing_ok=True)
                 raise
 
-    def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
+    def check(self) -> list[Finding]:
         """The problems of the store: [{"kind", "where", "detail"}], [] when it is sound.
 
-        Rows that another program has written are adopted first, as before a list. `progress` is called with the current
-        subject, the number of items done, and their total.
+        Rows that another program has written are adopted first, as before a list.
         """
         from hermes.store.upkeep.check import check
 
         with suppress(StoreError):  # if they can't be, the check finds out why
             self._engine.adopt_foreign_rows()
-        return check(self._engine, self._transcripts, self._attachments, progress)
+        return check(self._engine, self._transcripts)
 
     def repair(self, *, rebuild_index: bool = False) -> list[str]:
         """Repair what check() finds, after a backup next to the file; returns the list of repairs.
@@ -247,8 +240,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
     def _repaired(self, rebuild_index: bool) -> list[str] | None:
         from hermes.store.upkeep.check import repair
 
-        place = (self._engine, self._transcripts, self._attachments, self.path, self.backup)
-        return repair(*place, rebuild_index=rebuild_index)
+        return repair(self._engine, self._transcripts, self.path, self.backup, rebuild_index=rebuild_index)
 
 
 class Transactions:

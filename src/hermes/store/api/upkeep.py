@@ -37,19 +37,17 @@ class UpkeepCalls(OpenStore):
         self.drafts.forget(session_id)
         return retention.purge(self._engine, session_id, by, self._transcripts)
 
-    def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
+    def shred_session(self, session_id: str, *, by: str = "") -> ShredResult | None:
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
         there is no such session.
 
-        What it owned is afterwards in no table, index, free page, log, transcript, draft or attachment; entries of the
-        prompt's `history` file (default: `history` beside the database) that are texts of its user are removed. The audit
+        What it owned is afterwards in no table, index, free page, log, transcript, draft or attachment. The audit
         log records when and how many messages, not what. A conversation that a process holds is SessionBusy, one of which
         another session shows messages is InvalidInput; nothing is deleted then. After a crash, the same call does the rest.
         """
         from hermes.store.upkeep import shred
 
-        typed = self.path.with_name("history") if history is None else Path(history)
-        return shred.shred(self, session_id, by, typed)
+        return shred.shred(self, session_id, by)
 
     def prune_sessions(
         self,

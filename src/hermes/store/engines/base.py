@@ -23,7 +23,6 @@ from hermes.store.text.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
 Params = Sequence[Any]
 LOOKED_AT = 1_000  # words of the store that are looked for at once
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
@@ -268,7 +267,7 @@ class Engine(Protocol):
     def appended(self, message_id: int, size: int) -> None:
         """Called after each append, to do a bounded piece of housekeeping."""
 
-    def problems(self, progress: Progress | None = None) -> list[Finding]:
+    def problems(self) -> list[Finding]:
         """Find damage in the stored data or its index."""
 
     def rebuild_index(self) -> None:

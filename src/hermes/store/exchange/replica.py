@@ -23,7 +23,6 @@ from hermes.store.exchange.collect import TreeState
 from hermes.store.exchange.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
 from hermes.store.exchange.ingest import Ingest
 from hermes.store.records import file_changes, lineage, messages, sessions, titles
-from hermes.store.records.attachments import note_absent
 from hermes.store.records.lineage import Moved, StoredRow
 from hermes.store.transcripts import replay
 from hermes.store.upkeep import retention
@@ -489,13 +488,6 @@ class Replica:
     def keep(self, data: bytes) -> str:
         """Store an attachment; its hash."""
         return self._db._attachments.keep(data)
-
-    def settle_attachments(self, digests: Iterable[str]) -> None:
-        """Record which of these are here and which were never brought."""
-        wanted = sorted(set(digests))
-        here = [one for one in wanted if self._db._attachments.has(one)]
-        with self._engine.write(exclusive=False) as tx:
-            note_absent(tx, here, [one for one in wanted if one not in here])
 
     def shredded_attachments(self, tree: str, earlier: Iterable[bytes]) -> list[str]:
         """The attachments that earlier versions of a shredded session's document show, and no message here."""

@@ -265,7 +265,6 @@ class GatewayDB:
     def post_file(self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]]) -> list[Outgoing]:
         """Queue a file and its message: each part its chat, text and nonce. [] if the first was queued before."""
         with self._store.write() as tx:
-            self._store.attachments.secure(tx, references(attachment))
             if tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (parts[0][2],)) is not None:
                 return []
             return [self._post(tx, platform, *part) for part in parts]

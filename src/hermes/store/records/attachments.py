@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.home import make_private, write_whole
-from hermes.store.engines.base import Engine, Tx, drop_meta, meta_names, note_meta
+from hermes.store.engines.base import Engine
 from hermes.store.records.codec import Blob
 from hermes.store.records.rows import AttachmentEntry
 
@@ -68,23 +68,6 @@ def mime_of(data: bytes) -> str:
     if data[4:8] == b"ftyp":
         return "audio/mp4" if data[8:11] in (b"M4A", b"M4B") else "video/mp4"
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), unknown)
-
-
-GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were stored"
-ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
-
-
-def note_absent(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
-    """Record which bytes were never imported, so that `check` can distinguish these from lost ones; `here` are none of them."""
-    for digest in here:
-        drop_meta(tx, ABSENT + digest)
-    for digest in absent:
-        note_meta(tx, ABSENT + digest)
-
-
-def absent_hashes(tx: Tx) -> set[str]:
-    """The hashes of attachments that were never imported."""
-    return set(meta_names(tx, ABSENT))
 
 
 def _hash(data: bytes) -> str:
@@ -154,19 +137,6 @@ class Attachments:
             return self.path(digest).stat().st_size
         except OSError:
             return None
-
-    def damage(self, digest: str) -> str | None:
-        """Describe the damage of the bytes stored under this name; None for sound ones."""
-        try:
-            return None if _hash(self.read(digest)) == digest else _DAMAGED
-        except FileNotFoundError:
-            return GONE
-        except (OSError, ValueError) as error:
-            return f"can't be read ({error})"
-
-    def secure(self, tx: Tx, lifted: Lifted) -> None:
-        """A message that refers to these is being stored: make sure that the bytes stay."""
-        note_absent(tx, [digest for digest, _, _ in lifted], [])
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files that no message refers to any more."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,13 +42,10 @@ _REMOVED = "SELECT 1 FROM audit WHERE session_id = ? AND action IN ('replace', '
 _AT_ONCE = 1000  # lines that are written together
 
 _PATIENCE = 2.0  # seconds to wait for another process's line
-_DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 _NEWEST = 8  # files in which messages that a database lost are searched
 _TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
 _WHOLE_LINE = re.compile(rb'^\{"type":"message","id":(\d{1,18}),.*\}$', re.MULTILINE)
 _COMPLETE_TO = re.compile(rb'{"type":"session",[^{]*"complete_to":(\d{1,18}),')
-_MESSAGE_ID = re.compile(rb'{"type":"message","id":\d{1,18},')
-_TIMESTAMP = re.compile(rb'"timestamp":[-+.\dEe]+')
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -59,14 +55,6 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 def highest_id(data: bytes) -> int:
     """The highest message id in these lines; a torn line is no message."""
     return max(map(int, _WHOLE_LINE.findall(data)), default=0)
-
-
-def _has_line(lines: bytes, data: bytes) -> bool:
-    """Whether these lines have the message in `data`: one with its id and its time."""
-    found, stamp = _MESSAGE_ID.match(data), _TIMESTAMP.search(data)
-    if found is None or stamp is None:
-        return False
-    return any(raw.startswith(found[0]) and stamp[0] in raw for raw in lines.splitlines())
 
 
 class TranscriptFile:
@@ -111,7 +99,6 @@ class TranscriptFolder:
         self.folder = folder
         self.sizes: dict[str, int] = {}  # the size of each file after this process's last write
         self.shared: set[str] = set()  # sessions whose file other processes write to, too
-        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
 
     def path(self, session_id: str) -> Path:
         """The path of a session's transcript."""
@@ -127,7 +114,7 @@ class TranscriptFolder:
         with TranscriptFile(self.path(session_id)) as file:
             if known not in (None, file.size):
                 self.shared.add(session_id)
-            if known != file.size and _has_line(tail(self.path(session_id)), data):
+            if known != file.size and data in tail(self.path(session_id)):
                 data = b""
             file.append(b"".join((data, *more)))
         self.sizes[session_id] = file.size
@@ -145,23 +132,13 @@ class TranscriptFolder:
         return sorted(times, key=times.__getitem__)[-_NEWEST:]
 
     def forget(self, session_id: str, also_in: Path | None = None) -> None:
-        """Remove a session's transcript, here and in another folder, and other programs' request dumps of it."""
+        """Remove a session's transcript, here and in another folder."""
         self.sizes.pop(session_id, None)
         name = file_name(session_id)
         for folder in (one for one in (self.folder, also_in) if one is not None):
-            for one in (name, name.removesuffix("l"), *self._dumps_of(folder, session_id)):
+            for one in (name, name.removesuffix("l")):
                 with suppress(OSError):
                     (folder / one).unlink(missing_ok=True)
-
-    def _dumps_of(self, folder: Path, session_id: str) -> list[str]:
-        """Names like request_dump_<id>_<time>.json. Pruning asks for many sessions in a row: a listing is reused."""
-        seen, names = self._dumps.get(folder, (0.0, []))
-        if time.monotonic() - seen >= _DUMPS_SEEN:
-            with suppress(OSError):
-                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
-            self._dumps[folder] = (time.monotonic(), names)
-        of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
-        return [name for name in names if of_session.fullmatch(name)]
 
 
 def highest_known(paths: Iterable[Path]) -> int:

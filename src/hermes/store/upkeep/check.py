@@ -1,7 +1,7 @@
 """Checks that a store is complete and consistent, repairs what it finds, and rebuilds a damaged or lost database.
 
-`check` reads the file, every value of every row, the index, the references, the counters, the attachments and the
-transcripts. Other processes may write meanwhile: what differs in a session that one is changing is looked at again first.
+`check` reads the file, every value of every row, the index, the references, the counters and the transcripts. Other processes
+may write meanwhile: only what a second look finds as well counts.
 
 `repair` makes a copy of the file first. The database is the truth: index, counters and references are made again from its rows,
 and transcripts that differ are written again (the old file is set aside).
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hermes.errors import InvalidInput, StoreCorrupt
 from hermes.home import has_key_file
-from hermes.store.engines.base import REDACTED, Engine, Progress, Tx, drop_meta, finding, get_meta, meta_names
+from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta, finding, get_meta, meta_names
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.check import copy_name
@@ -27,7 +27,6 @@ from hermes.store.engines.sqlite.connection import Connection, SqliteTx, code, c
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.exchange.ingest import Ingest, as_row
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
-from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.records.rows import Finding
 from hermes.store.search import vectors
@@ -38,51 +37,39 @@ from hermes.store.upkeep import retention
 from hermes.store.upkeep.retention import SHREDDING, finish_deletions, half_deleted
 from hermes.texts import counted
 
-_PAUSES = (0.05, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
+_PAUSE = 1.0  # seconds before a second look at what is wrong: while others write, a line follows its commit
 DAMAGED = frozenset(("corruption", "damaged-row", "damaged-text", "lost"))  # only a rebuild helps
 _LOST = "its newest messages were lost, the transcripts have them; `hermes sessions rebuild` brings them back"
 DELETED = "its session was deleted, the transcript was not"
 TABLES = ("session_refs", "session_tags", "session_members", "session_rewinds")  # whose rows belong to a session
-_NOT_HERE = frozenset(("attachment", "half-shredded"))  # nothing that a repair could do
 _HIDDEN = "SELECT id, hidden FROM messages WHERE session_id = ?"
-T = TypeVar("T")
 
 
-def check(
-    engine: Engine, transcripts: TranscriptWriter, attachments: Attachments, progress: Progress | None = None
-) -> list[Finding]:
-    """Everything that is wrong, [] when the store is sound. `progress` is called with (subject, done, total)."""
-    found: list[Finding] = []
+def check(engine: Engine, transcripts: TranscriptWriter) -> list[Finding]:
+    """Everything that is wrong, [] when the store is sound."""
+    found = _look(engine, transcripts)
+    if not found or not DAMAGED.isdisjoint(one["kind"] for one in found):
+        return found
+    time.sleep(_PAUSE)  # other processes may have been in the middle of something
+    first = {(one["kind"], one["where"]) for one in found}
+    return [one for one in _look(engine, transcripts) if (one["kind"], one["where"]) in first]
+
+
+def _look(engine: Engine, transcripts: TranscriptWriter) -> list[Finding]:
     try:
         transcripts.settle()
-        found = engine.problems(progress)
+        found = engine.problems()
         if not DAMAGED.isdisjoint(one["kind"] for one in found):
             return found
         with engine.read() as tx:
             found += [*_orphans(tx), *_counters(tx), *_recorded(tx)]
             is_empty = tx.row("SELECT 1 FROM sessions LIMIT 1") is None
-        found += _confirmed(engine, lambda: _half_deleted(engine))
-        found += _attachments(engine, attachments, progress)
-        findings = _transcripts(engine, transcripts, progress)
+        findings = list(_transcripts(engine, transcripts))
         if is_empty and any("rebuild" in one["detail"] for one in findings):
             found.append(finding("lost", "the database", _LOST))
-        found += findings
+        return found + findings
     except StoreCorrupt as error:
-        found.append(finding("corruption", "file", str(error)))
-    return found
-
-
-def _confirmed(engine: Engine, look: Callable[[], list[T]]) -> list[T]:
-    """Repeat a check while other processes change sessions: only findings that persist count."""
-    found = look()
-    for pause in _PAUSES:
-        with engine.read() as tx:
-            if not found or tx.row("SELECT 1 FROM sessions WHERE transcript = 0 LIMIT 1") is None:
-                break
-        time.sleep(pause)
-        again = look()
-        found = [one for one in found if one in again]
-    return found
+        return [finding("corruption", "file", str(error))]
 
 
 def _orphans(tx: Tx) -> Iterator[Finding]:
@@ -98,14 +85,10 @@ def _orphans(tx: Tx) -> Iterator[Finding]:
         yield finding("orphan-parent", f"session {session_id}", f"its parent {parent} does not exist")
 
 
-def _half_deleted(engine: Engine) -> list[Finding]:
-    with engine.read() as tx:
-        ids = half_deleted(tx)
-    return [finding("half-deleted", f"session {one}", "its deletion was interrupted") for one in ids]
-
-
 def _recorded(tx: Tx) -> Iterator[Finding]:
-    """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
+    """Deletions that were interrupted, and notes of the store itself: lost newer messages, unfinished shreddings."""
+    for session_id in half_deleted(tx):
+        yield finding("half-deleted", f"session {session_id}", "its deletion was interrupted")
     if get_meta(tx, LOST) is not None:
         yield finding("lost", "the database", _LOST)
     for session_id in meta_names(tx, SHREDDING):
@@ -129,59 +112,24 @@ def _counters(tx: Tx) -> Iterator[Finding]:
             yield finding("counters", f"session {session_id}", detail)
 
 
-def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
-    """Files that are missing or whose bytes do not match their name, which is their SHA-256.
-
-    Attachments that an import lacked are recorded and are no finding.
-    """
-    with engine.read() as tx:
-        absent = absent_hashes(tx)
-        rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
-    found = []
-    for number, (digest, size, message_id) in enumerate(rows):
-        detail = attachments.damage(digest)
-        if detail == GONE and (not size or digest in absent):  # a text may name one that was never stored here
-            detail = None
-        if detail is not None:
-            with engine.read() as tx:  # it may have been deleted meanwhile
-                if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is None:
-                    continue
-            found.append(finding("attachment", f"attachment {digest}", f"{detail} (of message {message_id})"))
-        if progress is not None:
-            progress("attachments", number + 1, len(rows))
-    return found
-
-
 # ---------------------------------------------------------------------------------------- transcripts
 
 
-def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progress | None) -> list[Finding]:
+def _transcripts(engine: Engine, transcripts: TranscriptWriter) -> Iterator[Finding]:
     """Transcripts that differ from their sessions, are missing or can't be read, and those without a session."""
     if transcripts.which == "off" or engine.shared or not transcripts.files.folder.is_dir():
-        return []  # of a shared store each host has the transcripts of the sessions it served: copies
-    with engine.read() as tx:
-        ids = tx.column("SELECT id FROM sessions ORDER BY id")
-    found = _differing(engine, transcripts, ids, progress)
-    if found:
-        found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))
-    differing = [*((f"session {one}", how) for one, how in found), *_stray_files(engine, transcripts)]
-    return [finding("transcript", where, detail) for where, detail in differing]
-
-
-def _differing(
-    engine: Engine, transcripts: TranscriptWriter, ids: list[str], progress: Progress | None = None
-) -> list[tuple[str, str]]:
+        return  # of a shared store each host has the transcripts of the sessions it served: copies
     with engine.read() as tx:
         left = set(half_deleted(tx))
-    found = []
-    for number, session_id in enumerate(ids, 1):
+        ids = [one for one in tx.column("SELECT id FROM sessions ORDER BY id") if one not in left]
+    for session_id in ids:
         with engine.read() as tx:
             row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
-            if row is not None and session_id not in left:
-                found.append((session_id, _difference(tx, transcripts, session_id, row[0] is not None)))
-        if progress is not None:
-            progress("transcripts", number, len(ids))
-    return [(session_id, detail) for session_id, detail in found if detail is not None]
+            detail = None if row is None else _difference(tx, transcripts, session_id, row[0] is not None)
+        if detail is not None:
+            yield finding("transcript", f"session {session_id}", detail)
+    for where, detail in _stray_files(engine, transcripts):
+        yield finding("transcript", where, detail)
 
 
 def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one: bool) -> str | None:
@@ -239,20 +187,19 @@ def is_deleted(tx: Tx, path: Path, replayed: replay.ReplayedSession) -> bool:
 def repair(
     engine: Engine,
     transcripts: TranscriptWriter,
-    attachments: Attachments,
     path: Path,
     backup: Callable[[Path], object],
     *,
     rebuild_index: bool = False,
 ) -> list[str] | None:
     """Repair what check() finds; returns what was done, or None when rows can't be read: then a rebuild is needed."""
-    found = check(engine, transcripts, attachments)
+    found = check(engine, transcripts)
     by_kind: dict[str, list[str]] = {}
     for one in found:
         by_kind.setdefault(one["kind"], []).append(one["where"].removeprefix("session "))
     if not by_kind.keys().isdisjoint(DAMAGED):
         return None
-    if not rebuild_index and by_kind.keys() <= _NOT_HERE:
+    if not rebuild_index and by_kind.keys() <= {"half-shredded"}:  # only shredding again helps
         return []
     copy = copy_name(path)
     backup(copy)

@@ -4,24 +4,19 @@ Deleting takes the rows away; this also takes what refers to them in files besid
 whatever holds deleted text. Each step can be repeated. What is under way is noted in `state_meta` by the transaction that
 makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest.
 
-The history file of the terminal's prompt is rewritten without the texts that are to be forgotten. prompt_toolkit writes an
-entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. Terminals add entries, and the
-file is changed, in place and under a lock of it.
+The history file of the terminal's prompt belongs to no conversation: it is named among the copies that may still hold its lines.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
 from pathlib import Path
-from typing import Any
 
-from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.errors import InvalidInput, SessionBusy, StoreError
 from hermes.store import leases
 from hermes.store.api.open import OpenStore
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
@@ -31,54 +26,6 @@ from hermes.store.records import codec, lineage
 from hermes.store.records.rows import ShredResult
 from hermes.store.transcripts.replay import file_name
 from hermes.store.upkeep import retention
-
-
-def forget_texts(path: Path, texts: Collection[str]) -> None:
-    """Remove the entries that are one of these texts, whatever spaces surround it; OSError when that is not possible."""
-    wanted = {text.strip() for text in texts}
-    if not path.exists() or _without(path, wanted) == path.read_bytes():
-        return
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os.fchmod(file.fileno(), 0o600)
-        file.write(_without(path, wanted))  # terminals may have added to it
-        file.truncate()
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _without(path: Path, wanted: Collection[str]) -> bytes:
-    """The file without the entries that are one of these texts."""
-    lines = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
-    kept = (group for group, text in _entries(lines) if text is None or text.strip() not in wanted)
-    return "\n".join(line for group in kept for line in group).encode("utf-8", "surrogateescape")
-
-
-def load_history(path: Path) -> list[str]:
-    """The texts in the file, the newest first."""
-    lines = path.read_bytes().decode("utf-8", "replace").split("\n")
-    return [text for _, text in _entries(lines) if text is not None][::-1]
-
-
-def append_history(path: Path, data: bytes) -> None:
-    """Add to the file; OSError when that fails."""
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "ab", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(data)
-
-
-def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
-    """The lines in groups: an entry with what precedes it, and its text; None after the last one."""
-    group: list[str] = []
-    for number, line in enumerate(lines):
-        group.append(line)
-        if line.startswith("+") and not "".join(lines[number + 1 : number + 2]).startswith("+"):
-            yield group, "\n".join(one[1:] for one in group if one.startswith("+"))
-            group = []
-    if group:
-        yield group, None
-
 
 # What a store that several hosts share has beyond the reach of this one.
 _ELSEWHERE = (
@@ -97,7 +44,7 @@ class Plan:
     shared_with: list[str] = field(default_factory=list)
 
 
-def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult | None:
+def shred(db: OpenStore, session_id: str, by: str) -> ShredResult | None:
     """Shred the whole conversation a session is part of; None when no session has that id and none is half shredded."""
     engine = db._engine
     with engine.read() as tx:
@@ -105,12 +52,6 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
         if not parts and not _saved_plan(tx, session_id).parts:
             return None
         _refuse(tx, parts)
-        typed = set(_typed(tx, parts))
-    try:  # while the messages are there to compare with
-        forget_texts(history, typed)
-    except OSError as error:
-        why = error.strerror or error
-        raise StoreError(f"{history} can't be rewritten ({why}); nothing was deleted") from error
     with engine.write() as tx:
         plan, children = _begin(tx, session_id, by)
         db._transcripts.mark(tx, children)
@@ -124,7 +65,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
     if not unfinished:
         with engine.write() as tx:
             drop_meta(tx, retention.SHREDDING + plan.parts[-1])
-    copies = _repair_copies(db.path, db._transcripts.files.folder, plan.parts)
+    copies = _copies(db.path, db._transcripts.files.folder, plan.parts)
     return {
         "parts": plan.parts,
         "messages": plan.messages,
@@ -165,26 +106,6 @@ def _refuse(tx: Tx, parts: Sequence[str]) -> None:
         raise InvalidInput(
             f"session {parts[-1]} can't be shredded: session {other[0]}{where} shows messages of it; shred that one first"
         )
-
-
-def _typed(tx: Tx, parts: Sequence[str]) -> Iterator[str]:
-    """The user's lines in the conversation, and the commands that gave it titles, as the prompt's history has them."""
-    for part in parts:
-        written = "SELECT content, content_rest, content_format FROM messages WHERE session_id = ? AND role = 'user'"
-        for content, rest, form in tx.rows(written, (part,)):
-            with suppress(HermesError):  # a damaged text is in no history
-                yield from _texts(codec.content_value(codec.joined(content, rest), form))
-        for title in tx.row("SELECT title, trashed_title FROM sessions WHERE id = ?", (part,)) or ():
-            if title is not None:
-                yield f"/title {title}"
-
-
-def _texts(content: Any) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-    for one in content if isinstance(content, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("text"), str):
-            yield one["text"]
 
 
 # ------------------------------------------------------------------------------------------ the database
@@ -263,9 +184,10 @@ def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------ copies
 
 
-def _repair_copies(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
-    """The copies that a repair put aside and that may hold one of these sessions."""
+def _copies(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
+    """The files that may still hold one of these sessions: copies that a repair put aside, and the prompt's history."""
     aside = {*database.parent.glob(f"{escape(database.name)}.before-repair-*")}
     for one in session_ids:
         aside.update(transcripts.glob(f"{escape(file_name(one))}.before-repair-*"))
-    return list(map(str, sorted(aside)))
+    history = [path for path in (database.with_name("history"),) if path.exists()]
+    return list(map(str, [*sorted(aside), *history]))

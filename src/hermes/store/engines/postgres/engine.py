@@ -23,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import Progress, StoreMissing, remove_unused_words
+from hermes.store.engines.base import StoreMissing, remove_unused_words
 from hermes.store.engines.postgres import connection as link
 from hermes.store.engines.postgres import migrate, upkeep
 from hermes.store.engines.postgres.connection import (
@@ -376,7 +376,7 @@ class PostgresEngine:
                     progress(min(start + BATCH, len(waiting)), len(waiting))
         return len(waiting)
 
-    def problems(self, progress: Progress | None = None) -> list[Finding]:
+    def problems(self) -> list[Finding]:
         """Find damage in the index or in stored texts; the server checks its files itself."""
         with self.searching() as tx:
             return [*upkeep.drift(tx, self.fulltext)]

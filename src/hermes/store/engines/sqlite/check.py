@@ -12,14 +12,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreBusy
 from hermes.home import has_key_file, key_file
-from hermes.store.engines.base import Progress, finding
+from hermes.store.engines.base import finding
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.connection import (
@@ -38,8 +37,6 @@ from hermes.store.engines.unindexed import IndexedRow
 from hermes.store.records import codec
 from hermes.store.records.rows import Finding
 
-_STEPS = 20_000  # of SQLite's machine, between two calls of `progress`
-_CHUNK = 500  # messages between two calls of `progress`
 _CHECKED = (
     "sessions", "messages", "session_refs", "session_rewinds", "session_tags", "session_members", "session_events",
     "system_prompts", "attachments", "leases", "audit", "state_meta",
@@ -52,11 +49,9 @@ _MISSING = (
 _EXTRA = "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
 
 
-def corruption(connection: Connection, progress: Progress | None = None) -> list[Finding]:
+def corruption(connection: Connection) -> list[Finding]:
     """Have SQLite check the file; its findings."""
-    inside, calls = connection.in_transaction, count(1)
-    if progress is not None:  # the total is not known: the share grows ever more slowly
-        connection.set_progress_handler(lambda: bool(progress("file", n := next(calls), n + 100)), _STEPS)
+    inside = connection.in_transaction
     try:
         if not inside:
             connection.execute("BEGIN")
@@ -65,7 +60,6 @@ def corruption(connection: Connection, progress: Progress | None = None) -> list
     except driver.Error as error:
         return [finding("corruption", "file", str(error))]
     finally:
-        connection.set_progress_handler(None, 1)
         if not inside and connection.in_transaction:
             connection.execute("ROLLBACK")
     wrong = [text for text in found if text != "ok" and not _about_another_index(connection, text)]
@@ -97,12 +91,12 @@ def _about_another_index(connection: Connection, text: str) -> bool:
     return any(table in text for table in unused)
 
 
-def drift(connection: Connection, mark: int, progress: Progress | None) -> Iterator[Finding]:
+def drift(connection: Connection, mark: int) -> Iterator[Finding]:
     """Values that can't be read; messages the index lacks, entries without a message or of another text."""
     connection.text_factory = decoded
     try:
         for table in _CHECKED:
-            yield from _rows(connection, table, mark, progress)
+            yield from _rows(connection, table, mark)
     finally:
         connection.text_factory = str
     for (message_id,) in connection.execute(_MISSING, (mark,)):
@@ -134,19 +128,18 @@ def is_lone(value: Any) -> bool:
     return type(value) is bytes and not is_text(value, "strict") and is_text(value, "surrogatepass")
 
 
-def _rows(connection: Connection, table: str, mark: int, progress: Progress | None) -> Iterator[Finding]:
+def _rows(connection: Connection, table: str, mark: int) -> Iterator[Finding]:
     """Damaged values of a table (one flipped bit can change a type); of messages, also index entries of another text."""
     kinds = {str(row[1]): str(row[2]).upper() for row in connection.execute(f"PRAGMA main.table_info({table})")}
     if not kinds:
         return  # it is made when it is needed
-    columns, joined, total = ", ".join(f"t.{name}" for name in kinds), "", 0
+    columns, joined = ", ".join(f"t.{name}" for name in kinds), ""
     if table == "messages":
         columns += ", i.crc, EXISTS (SELECT 1 FROM changed_messages c WHERE c.id = t.id)"
         joined = " LEFT JOIN indexed_texts i ON i.id = t.id"
-        total = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
         indexed = itemgetter(*(list(kinds).index(name) for name in IndexedRow._fields))
     sound: set[tuple[type, ...]] = set()  # few combinations of types occur
-    for done, row in enumerate(connection.execute(f"SELECT {columns} FROM main.{table} t NOT INDEXED{joined}"), 1):
+    for row in connection.execute(f"SELECT {columns} FROM main.{table} t NOT INDEXED{joined}"):
         if (types := tuple(map(type, row))) not in sound:
             damaged = [
                 name
@@ -161,8 +154,6 @@ def _rows(connection: Connection, table: str, mark: int, progress: Progress | No
             sound.update([types] if bytes not in types else [])
         if table == "messages":
             yield from _message(IndexedRow._make(indexed(row)), mark, *row[-2:])
-            if progress is not None and done % _CHUNK == 0:
-                progress("messages", done, max(done, total))
 
 
 def _message(row: IndexedRow, mark: int, crc: int | None, was_changed: bool) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
-from hermes.store.engines.base import Progress, StoreMissing, from_os
+from hermes.store.engines.base import StoreMissing, from_os
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import (
@@ -393,17 +393,17 @@ class SqliteEngine:
             with suppress(StoreError):  # the message is stored and can be found; indexing can wait
                 self.index_batch(BULK)
 
-    def problems(self, progress: Progress | None = None) -> list[Finding]:
+    def problems(self) -> list[Finding]:
         """Find damage in the file itself, in its values or in its index."""
         from hermes.store.engines.sqlite import check
 
         self._require_open()
         with self._translated(), self._mutex:
-            found = check.corruption(self._main, progress)
+            found = check.corruption(self._main)
         if found or self.overlay:  # another program's file: its values and its index are not checked
             return found
         with self._translated(), self.read() as tx:
-            return [*check.drift(tx.connection, self.fulltext.mark(tx), progress)]
+            return [*check.drift(tx.connection, self.fulltext.mark(tx))]
 
     def close(self) -> None:
         if self._closed:

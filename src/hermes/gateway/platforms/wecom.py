@@ -1,4 +1,4 @@
-"""The WeCom adapter: a bot by its WebSocket where bot_id is given, else an app by callbacks (app.py).
+"""WeCom: an AI bot of an organisation, by its WebSocket.
 
 https://developer.work.weixin.qq.com/document/path/101463
 A message to a bot is answered once by its request id, on the connection it came by: by a stream, whose text is replaced until it
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
@@ -31,57 +31,13 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFi
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, error_text, is_at
 from hermes.gateway.platforms._shared.receipt import LOG, Keeper, Log, dict_of, moment_of, read_object, text_of
-from hermes.gateway.platforms._shared.tasks import Api, ApiAdapter, Recent, Retries, loss_reported
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 
 def length(text: str) -> int:
     """A text's length in bytes as it is sent: cells of tables and mentions become longer."""
     return len(text.encode("utf-8", "surrogatepass")) + 2 * text.count("|") + 3 * text.count("<")
-
-
-class WeCom(ApiAdapter[Api]):
-    """A bot or an app of an organisation."""
-
-    platform = "wecom"
-    title = "WeCom"
-    extra = "wecom"
-    local_ids = True
-    one_connection = True
-    settings = (
-        Setting("bot_id", "the AI bot's id; none for an app"),
-        Setting("corp_id", "for an app: the organisation's id, as ww…", unless="bot_id"),
-        Setting("secret", "the AI bot's secret", secret=True, unless="corp_id"),
-        Setting("agent_id", "for an app: its AgentId", unless="bot_id"),
-        Setting("corp_secret", "for an app: its Secret", secret=True, unless="bot_id"),
-        Setting("token", "for an app: the Token of its callbacks", secret=True, unless="bot_id"),
-        Setting("encoding_aes_key", "for an app: the EncodingAESKey of its callbacks", secret=True, unless="bot_id"),
-        Setting("base_url", "where WeCom's API is", default="https://qyapi.weixin.qq.com"),
-        Setting("websocket_url", "where WeCom's bots connect", default="wss://openws.work.weixin.qq.com"),
-    )  # fmt: skip
-    needed: ClassVar[tuple[str, ...]]  # the settings that a bot, or an app, can't do without
-
-    def __new__(cls, values: Mapping[str, Any], home: Path) -> WeCom[Any]:
-        """The adapter of a bot or of an app, by these settings."""
-        from hermes.gateway.platforms.wecom.adapter import Bot
-        from hermes.gateway.platforms.wecom.app import App
-
-        kind = Bot if str(values.get("bot_id") or "").strip() else App
-        return super().__new__(cls if cls is not WeCom else kind)
-
-    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
-        super().__init__(values, home)
-        self._keeper = Keeper(home, self.platform)
-
-    def validate(self) -> None:
-        """Refuse half a bot or half an app, and what can't be an address."""
-        if missing := [name for name in self.needed if not self.text(name)]:
-            kinds = "an AI bot needs bot_id and secret, an app corp_id, agent_id, corp_secret, token, encoding_aes_key"
-            raise PlatformRefused(f"wecom: {kinds}; missing: {', '.join(missing)}")
-        for name, schemes in (("base_url", ("http", "https")), ("websocket_url", ("ws", "wss"))):
-            parts = urlsplit(self.text(name))
-            if parts.scheme not in schemes or not parts.hostname:
-                raise PlatformRefused(f"wecom: {name} must be an address that begins with {schemes[1]}://")
 
 
 REQUEST = "req_id"  # what a reply context has
@@ -94,20 +50,36 @@ _CHUNK = 512 * 1024  # bytes of a part of an upload
 _STORES = (".qq.com", ".qpic.cn", ".myqcloud.com", ".wework.cn")  # where files are
 
 
-class Bot(WeCom[HttpApi]):
+class WeCom(ApiAdapter[HttpApi]):
     """The connection of a bot."""
 
+    platform = "wecom"
+    title = "WeCom"
+    extra = "wecom"
+    local_ids = True
+    one_connection = True
+    settings = (
+        Setting("bot_id", "the AI bot's id", required=True),
+        Setting("secret", "the AI bot's secret", secret=True, required=True),
+        Setting("websocket_url", "where WeCom's bots connect", default="wss://openws.work.weixin.qq.com"),
+    )  # fmt: skip
     capabilities = _BOT
-    needed = ("secret",)
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
+        self._keeper = Keeper(home, self.platform)
         self._bot_id = self.text("bot_id")
         self._socket: BotSocket | None = None
         self._open: Recent[str, bool] = Recent()  # requests of this connection that were not answered
         self._streams: Recent[str, str] = Recent()  # answers that still grow: the request of each
         self._endings: list[float] = []  # when other programs with this bot ended our connection
         self._names: Recent[str, str] = Recent()  # of fetched files, by their addresses
+
+    def validate(self) -> None:
+        """Refuse what can't be an address."""
+        parts = urlsplit(self.text("websocket_url"))
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+            raise PlatformRefused("wecom: websocket_url must be an address that begins with wss://")
 
     async def check(self) -> str:
         """Log in and say which bot we are. WeCom ends the bot's other connection."""
@@ -484,7 +456,7 @@ def bot_markdown(text: str) -> str:
 
 
 def key_of(encoded: str) -> bytes:
-    """The AES key of an EncodingAESKey (43 characters) or of a file's aeskey. ValueError if it is none."""
+    """The AES key of a file's aeskey. ValueError if it is none."""
     text = encoded.strip()
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -496,7 +468,7 @@ def key_of(encoded: str) -> bytes:
 
 
 def decrypted(data: bytes, key: bytes) -> bytes:
-    """The bytes of an encrypted file or callback, without their padding. ValueError where they can't be decrypted."""
+    """The bytes of an encrypted file, without their padding. ValueError where they can't be decrypted."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if not data or len(data) % 16:
