@@ -174,23 +174,6 @@ def test_a_time_in_words_prefers_its_sessions(db, language):
 
 
 @pytest.mark.parametrize(
-    "question",
-    [
-        "What did we talk about two weeks ago?", "Worüber haben wir vor zwei Wochen gesprochen?",
-        "¿De qué hablamos hace dos semanas?", "De quoi avons-nous parlé il y a deux semaines ?",
-        "Hai tuần trước chúng ta nói chuyện gì?", "两周前我们聊了什么？",
-    ],
-)  # fmt: skip
-def test_a_time_without_a_topic_finds_the_sessions_of_that_time(db, question):
-    spoken(db, "then", 14, "The harbour freezes every winter.", "It did in 1963.")
-    spoken(db, "later", 2, "Ribbons are on sale.")
-    hits = db.search_messages(question)
-    assert [(hit["session_id"], hit["why"]) for hit in hits] == [("then", "time")]
-    assert db.search_messages(question, session_ids=["later"]) == []
-    assert db.search_messages("Who repaired the xylophone two weeks ago?") == []  # a topic that nobody spoke of
-
-
-@pytest.mark.parametrize(
     ("question", "answer"),
     [
         ("Which instrument did Ben buy?", "drum"), ("What did Anna say about her violin?", "violin"),

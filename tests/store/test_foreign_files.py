@@ -403,7 +403,8 @@ def test_what_another_program_deletes_is_neither_found_nor_listed(tmp_path):
         db.catch_up()
         [kept] = [one["id"] for one in db.get_messages("kept")]
         with old_program(path) as other:
-            other.delete("gone")
+            deleted = ("DELETE FROM messages WHERE session_id = ?", "DELETE FROM sessions WHERE id = ?")
+            other.run(*((statement, ["gone"]) for statement in deleted))
             assert found(db, "swiftlight") == [kept]
             assert [row[0] for row in listing(db)] == ["kept"]
             assert db.get_session("gone") is None

@@ -57,7 +57,16 @@ bitte danke ja nein hallo gut mach mache machen tu tun zeig zeige schreib schrei
 lösche neu neue neuen nächste weiter fehler datei funktion geht läuft klappt stimmt genau
 gracias si hola bien vale haz hacer muestra escribe cambia prueba archivo siguiente nuevo nueva otra otro funciona
 merci oui non bonjour fais faire montre écris fichier erreur suivant nouveau nouvelle marche"""
-NO_TOPIC = STOP_WORDS | set(fold(REQUESTS).split()) | periods.TALKED | periods.MONTHS.keys() | periods.WEEKDAYS.keys()
+# What names no topic in a question about an earlier conversation: "what did we decide last week".
+TALKED = """\
+talk talked talking discuss discussed discussing speak spoke spoken say said happen happened happening work worked working
+plan planned decide decided chat chatted conversation conversations session sessions topic topics write wrote written
+gesprochen sprachen geredet redeten besprochen gemacht getan passiert geschehen beschlossen entschieden gearbeitet
+unterhalten woruber woran worum ging geschrieben geplant gab los
+hablamos hablado hablabamos dijimos discutimos decidimos decidido hicimos hecho paso trabajamos conversamos hemos escribimos
+parle parlions parlait discute dit fait decide passe travaille ecrit avons avez s c
+noi chuyen ban ve lam quyet dinh trao doi xay thao luan viec gi minh chung voi nhau"""
+NO_TOPIC = STOP_WORDS | set(fold(f"{REQUESTS} {TALKED}").split()) | periods.MONTHS.keys() | periods.WEEKDAYS.keys()
 _ASKS = re.compile(
     r"[?？؟]|吗|呢|什么|怎么|哪|谁|几|多少|誰|何"
     r"|\A\W*(?:what|which|when|where|who|whom|whose|why|how|did|was|wer|wem|wen|wo|wann|wie|warum|welche\w*|wieso|que|cual|cuando"

@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 from hermes.errors import StoreCorrupt
 from hermes.store.engines.base import SPEAKER, Candidate, Scope, Tx, columns_of, could_match, phrase_words
 from hermes.store.records import codec
-from hermes.store.text.index_text import (
-    WORD_BYTES,
-    common_start,
-    fold,
-    index_words,
-    keeps_ascii,
-    vocabulary,
-    worth_keeping,
-)
+from hermes.store.text.index_text import WORD_BYTES, fold, index_words, vocabulary, worth_keeping
 from hermes.store.text.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
@@ -32,7 +24,6 @@ HELD_CHARACTERS = 32_000_000
 READ = 200  # messages read at once
 AT_ONCE = 500  # of those that match, compared with the scope of a search
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
-_ALPHANUMERIC = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LONGEST = 1_000  # characters of a word that are compared; of a longer one (base64, for example) only its beginning
 Columns = tuple[str, str, str]
 
@@ -60,28 +51,15 @@ def document(row: IndexedRow) -> tuple[str, str, str]:
 
 
 class UnindexedMessage:
-    """One message that waits. Its words are made when a search needs them.
+    """One message that waits. Its words are made when a search needs them."""
 
-    `raw`, where it is given, is its text in small letters before JSON in it is read: each ASCII word of its is a part of that.
-    """
-
-    def __init__(self, message_id: int, length: int, columns: Callable[[], Columns], raw: str | None = None) -> None:
-        self.id, self.length, self._columns, self._raw = message_id, length, columns, raw
+    def __init__(self, message_id: int, length: int, columns: Callable[[], Columns]) -> None:
+        self.id, self.length, self._columns = message_id, length, columns
 
     @cached_property
     def columns(self) -> Columns:
         """The three index columns of the message, not folded."""
         return self._columns()
-
-    def could_hold(self, leaf: Leaf) -> bool:
-        """A cheap necessary condition for a match."""
-        lacks = self._raw is not None and leaf.text.isascii() and not could_match(leaf, self._raw)
-        return not lacks and could_match(leaf, self.folded)
-
-    def has_part(self, part: str) -> bool:
-        """Whether this folded text occurs in it, inside of words, too."""
-        lacks = self._raw is not None and part.isascii() and part not in self._raw
-        return not lacks and part in self.folded
 
     @cached_property
     def folded(self) -> str:
@@ -97,27 +75,19 @@ class UnindexedMessage:
         """The words in order, each between its own two spaces."""
         return f" {f'  {_APART}  '.join('  '.join(words) for words in self._words)} "
 
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """The distinct words of the message."""
-        return frozenset(word for words in self._words for word in words)
-
-    @cached_property
+    @property
     def size(self) -> int:
         """How many words it has."""
-        if self.folded.isascii():
+        if self.folded.isascii():  # without making its words
             return len(self.folded.encode().translate(WORD_BYTES).split())
         return sum(map(len, self._words))
 
     def words_with(self, part: str) -> list[str]:
         """The words of the message with this part, as far as words can be searched by a part."""
-        if not self.has_part(part):
+        if part not in self.folded:
             return []
         if self.folded.isascii():
-            words = set()
-            for found in re.finditer(f"{re.escape(part)}[a-z0-9]*", self.folded):
-                before = self.folded[max(0, found.start() - _LONGEST) : found.start()]
-                words.add(f"{before[len(before.rstrip(_ALPHANUMERIC)) :]}{found[0]}".encode())
+            words = {word.encode() for word in re.findall(f"[a-z0-9]*{re.escape(part)}[a-z0-9]*", self.folded)}
         else:
             words = vocabulary(f"{self.columns[0]} {self.columns[2]}")
         return [word for one in worth_keeping(words) if part in (word := one.decode("utf-8", "replace"))]
@@ -157,57 +127,24 @@ def _test(tree: Node) -> Test | None:
     if isinstance(tree, And):
         tests = [test for child in tree.children if (test := _test(child)) is not None]
         return (lambda message: all(test(message) for test in tests)) if tests else None
-    single = {word for child in tree.children if (word := _single_word(child)) is not None}  # hundreds, sometimes
-    some = [test for child in tree.children if _single_word(child) is None and (test := _test(child)) is not None]
-    if not single and not some:
-        return None
-    has_word = _words_test(single)
-    return lambda message: has_word(message) or any(test(message) for test in some)
-
-
-def _words_test(wanted: set[str]) -> Test:
-    """Whether a message holds one of these words. All of its words are made only where that is needed."""
-    start = common_start(wanted) if wanted else ""
-    if not start or not all(map(str.isascii, wanted)):  # an emoji is another word in the index than in the text
-        return lambda message: not wanted.isdisjoint(message.words)
-    in_ascii = re.compile(f"{_at_border(start)}[a-z0-9]*")
-
-    def test(message: UnindexedMessage) -> bool:
-        if not message.has_part(start):
-            return False
-        found = (word[:_LONGEST] for word in in_ascii.findall(message.folded))
-        return not wanted.isdisjoint(found) and (message.folded.isascii() or not wanted.isdisjoint(message.words))
-
-    return test
-
-
-def _at_border(word: str) -> str:
-    """The pattern of a word's beginning. The border before it is checked after it: a pattern that begins with plain text is
-    searched fast."""
-    return f"{re.escape(word)}(?<![a-z0-9](?s:.{{{len(word)}}}))"
-
-
-def _single_word(tree: Node) -> str | None:
-    """The word of a leaf that is one whole word, else None."""
-    if not isinstance(tree, Leaf) or tree.prefix:
-        return None
-    words, open_end = phrase_words(tree)
-    return None if open_end or len(words) != 1 else words[0][:_LONGEST]
+    some = [test for child in tree.children if (test := _test(child)) is not None]
+    return (lambda message: any(test(message) for test in some)) if some else None
 
 
 def _leaf_test(leaf: Leaf) -> Test | None:
     words, open_end = phrase_words(leaf)
     if not words:
         return None
-    wanted = [word[:_LONGEST] for word in words]
-    needle = f" {'  '.join(wanted)}{'' if open_end else ' '}"
-    pattern = f"[^a-z0-9{_APART}]+".join((_at_border(wanted[0]), *map(re.escape, wanted[1:])))
+    needle = f" {'  '.join(word[:_LONGEST] for word in words)}{'' if open_end else ' '}"
+    # A pattern that begins with plain text is searched fast: the border before the first word is checked after it.
+    first = f"{re.escape(words[0])}(?<![a-z0-9](?s:.{{{len(words[0])}}}))"
+    pattern = f"[^a-z0-9{_APART}]+".join((first, *map(re.escape, words[1:])))
     in_ascii = re.compile(pattern if open_end else f"{pattern}(?![a-z0-9])")
 
     def test(message: UnindexedMessage) -> bool:
-        if not message.could_hold(leaf):
+        if not could_match(leaf, message.folded):
             return False
-        if message.folded.isascii() and max(map(len, wanted)) < _LONGEST:  # without making all of its words
+        if message.folded.isascii() and max(map(len, words)) < _LONGEST:  # without making its words
             return in_ascii.search(message.folded) is not None
         return needle in message.line
 
@@ -230,13 +167,10 @@ def read(tx: Tx, message_ids: Sequence[int]) -> Iterator[UnindexedMessage]:
     these, ids = tx.among("id", message_ids)
     for values in tx.rows(f"SELECT {COLUMNS} FROM messages WHERE {these}", ids):
         row = IndexedRow(*values)
-        text, is_plain = str(row.content or ""), False
+        text = str(row.content or "")
         with suppress(StoreCorrupt):
             text = codec.joined(row.content, row.content_rest) or ""
-            # In JSON, words stand as they are, unless it escapes letters; the ids of tool calls are words of their own.
-            is_plain = row.tool_calls is None and "\\u" not in text and keeps_ascii(text)
-        raw = f"{text}\n{codec.restored(row.tool_name) or ''}".lower() if is_plain else None
-        yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row), raw)
+        yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row))
 
 
 def newest(tx: Tx, tree: Node, waiting: WaitingMessages, scope: Scope, cap: int) -> list[Candidate]:

@@ -41,7 +41,7 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     score: float
     reason: str
     why: str = "words"
-    """How the message was found: by words, meaning, both, or the time that was named."""
+    """How the message was found: by words, meaning or both."""
     confidence: Confidence = "sure"
 
 

@@ -7,13 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hermes import times
-from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
 from hermes.store.search.answers import QuestionWord, capitalized, spoken
-from hermes.store.search.hits import RANKED, Hits, Ranked
+from hermes.store.search.hits import RANKED, Hits
 from hermes.store.search.matching import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking
-from hermes.store.search.showing import Needle, forms_needle
+from hermes.store.search.showing import Needle, needle
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.query import Leaf, Node, Query
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 NEWEST = 250  # messages that hold a word of a question, and are ranked for it
 OLDER = 4_000  # of a word that more messages hold: so many count where another word is held
 GROUPS = 24  # words of a question that are searched
-OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
-TIMES = 2  # of those that a question names, the first: a month without a year is one of many years
 # The share of a question's words, by how rare they are, that the best session must hold for there to be an answer at all.
 # Where it is less, a message must be nearer than chance by so much. Alternatives are compared in docs/recall.md.
 WORDS_ALONE, WITH_MEANING, NEARER = 0.12, 0.27, 0.5
@@ -61,11 +58,10 @@ def relax(hits: Hits, query: Query) -> None:
 
 def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, holding: bool = False) -> None:
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
-    needles = [one for word in words for one in forms_needle([leaf.text for leaf in word.leaves])]
+    needles = [one for word in words for leaf in word.leaves if (one := needle(leaf.text)) is not None]
     hits.needles = _telling(needles) or hits.needles
     question = " ".join(query.words)
-    named = periods.spans(question, times.now())
-    preferred = periods.preference(named)
+    preferred = periods.preference(question, times.now())
     look = None if holding else _reranking(hits, question, words)
     if look is not None or any(word.holders for word in words):
         counted = [] if hits.by == "meaning" and look is not None else words
@@ -73,11 +69,6 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, question):
             hits.add_ranked(hits.people_first(found.hits))
-    if named and hits.missing > 0 and periods.names_no_topic(question, times.now()):
-        ids = [hit.id for hit in hits.found]
-        at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
-        if not any(start <= one < end for one in at for start, end in named):
-            hits.add_ranked(hits.people_first(_of_a_time(hits.tx, hits.scope, named, periods.PREFERRED)))
 
 
 def _reranking(hits: Hits, question: str, words: Sequence[QuestionWord]) -> Reranking | None:
@@ -94,24 +85,6 @@ def _reranking(hits: Hits, question: str, words: Sequence[QuestionWord]) -> Rera
         return Reranking.at(hits.engine, hits.tx, hits.scope, question, partial(spoken, hits.tx, question, holders))
     except ImportError:  # numpy is installed but broken: words alone decide
         return None
-
-
-def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score: float) -> list[Ranked]:
-    """The first message of a person in each session of these times, the last active session first.
-
-    For "what did we talk about last week", where nothing else of that time was found.
-    """
-    out: list[Ranked] = []
-    for start, end in spans[:TIMES]:
-        rows = tx.rows(
-            "SELECT m.session_id, min(m.id) FROM sessions s JOIN messages m ON m.session_id = s.id WHERE s.started_at < ? AND"
-            " coalesce(s.active_at, s.started_at) >= ? AND m.role = 'user' AND m.timestamp >= ? AND m.timestamp < ?"
-            f" AND {scope.where} GROUP BY m.session_id ORDER BY max(m.timestamp) DESC, m.session_id LIMIT {OF_A_TIME}",
-            (end, start, start, end, *scope.params),
-        )
-        seen = {one.session_id for one in out}
-        out += [Ranked(row[1], row[0], score, "relaxed", "time", "likely") for row in rows if row[0] not in seen]
-    return out[:OF_A_TIME]
 
 
 def _is_answered(found: Passages, question: str) -> bool:

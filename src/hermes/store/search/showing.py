@@ -18,7 +18,7 @@ from hermes.store.records import codec, message_reading
 from hermes.store.records.visibility import FOUND, Filters, User, session_filter
 from hermes.store.search.hits import Ranked
 from hermes.store.search.matching import texts_of
-from hermes.store.text.index_text import ASCII_WORD, UNSPACED, aligned, common_start, fold, plain_calls, plain_parts
+from hermes.store.text.index_text import ASCII_WORD, UNSPACED, aligned, fold, plain_calls, plain_parts
 from hermes.store.text.index_text import pieces as pieces_of
 
 if TYPE_CHECKING:
@@ -123,21 +123,18 @@ def _context(message_id: int, role: Any, content: Any, form: Any, calls: Any, re
 # ---------------------------------------------------------------------------------------------- snippets
 
 BEFORE, LENGTH = 60, 240
+MOST_PLACES = 40  # of one word in one text
 _SPACE = re.compile(r"\s+")
 _TRAILING = ("\ufe0f", "\u20e3")  # continuations of an emoji: the rest of a keycap
 _GAP = 1000  # characters between two words of a phrase, at most
 
 
 class Needle(msgspec.Struct, frozen=True):
-    """One thing to mark: folded pieces in a row; `loose` ends may be inside a word.
-
-    With `forms`, any of these words; the one piece is what they begin with.
-    """
+    """One thing to mark: folded pieces in a row; `loose` ends may be inside a word."""
 
     pieces: tuple[str, ...]
     loose_start: bool = False
     loose_end: bool = False
-    forms: frozenset[str] = frozenset()
 
 
 def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle | None:
@@ -151,14 +148,6 @@ def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle |
     else:
         pieces = [part for piece in pieces_of(folded) for part in re.split("_+", piece) if part]
     return Needle(tuple(pieces), False, prefix) if pieces else None
-
-
-def forms_needle(words: Sequence[str]) -> list[Needle]:
-    """One needle for all forms of a word if they are plain and begin alike; else one for each."""
-    start = common_start(words)
-    if len(words) > 1 and len(start) > 1 and all(word.isascii() and word.isalnum() for word in words):
-        return [Needle((start,), forms=frozenset(words))]
-    return [one for word in words if (one := needle(word)) is not None]
 
 
 def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
@@ -199,8 +188,6 @@ def _pattern(what: Needle) -> re.Pattern[str]:
     pattern = re.escape(before)
     if not _is_open_start(what):
         pattern += f"(?<![a-z0-9](?s:.{{{len(before)}}}))"
-    if what.forms:
-        pattern += f"(?:{'|'.join(form[len(before) :] for form in what.forms)})"
     for piece in what.pieces[1:]:
         glued = UNSPACED.match(before) or UNSPACED.match(piece) or not (before.isalnum() and piece.isalnum())
         gap = r"[\W_]" if piece[0].isalnum() else rf"(?:(?!{re.escape(piece)})[\W_])"
@@ -212,11 +199,10 @@ def _pattern(what: Needle) -> re.Pattern[str]:
 def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
     """A line around the best place, marked, and how many different needles it holds (0: the text holds none)."""
     wanted = list(needles)
-    shown, folded = text, text.lower()
-    found = _places(wanted, folded) if len(folded) == len(text) else []  # most text has no marks to fold
-    if not text.isascii() and not _all_found(wanted, {number for _, _, number in found}):
-        shown, folded = aligned(text)
-        found = _places(wanted, folded)
+    shown, folded = aligned(text)
+    found = [
+        (start, end, number) for number, what in enumerate(wanted) for start, end in _find(what, folded, MOST_PLACES)
+    ]
     if not found:
         return _SPACE.sub(" ", shown[:LENGTH]).strip() + ("..." if len(shown) > LENGTH else ""), 0
     found.sort()
@@ -228,18 +214,6 @@ def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
         if best_count == distinct:
             break
     return _marked(shown, found, best), distinct
-
-
-def _all_found(needles: list[Needle], found: set[int]) -> bool:
-    """Whether each needle, or one that finds more than it does, was found."""
-    if len(found) == len(needles):
-        return True
-    loose = {needles[number].pieces for number in found if needles[number].loose_start and needles[number].loose_end}
-    return all(number in found or what.pieces in loose for number, what in enumerate(needles))
-
-
-def _places(needles: list[Needle], folded: str) -> list[tuple[int, int, int]]:
-    return [(start, end, number) for number, what in enumerate(needles) for start, end in _find(what, folded, 40)]
 
 
 def _marked(shown: str, found: list[tuple[int, int, int]], best: int) -> str:

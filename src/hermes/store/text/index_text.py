@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
 from functools import cache, lru_cache
 from typing import Any
 
@@ -106,7 +105,6 @@ class _Folds(dict[int, str]):
 
 
 _FOLDS = _Folds()
-_FOLDED_TO = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_\u0300")  # what characters beyond ASCII may turn into
 
 
 def fold(text: str) -> str:
@@ -115,17 +113,6 @@ def fold(text: str) -> str:
         return text.lower()
     folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), _keycaps(unicodedata.normalize("NFC", text)))
     return folded.replace("\u0300", "").lower()
-
-
-_ASCII = bytes(range(128))
-
-
-def keeps_ascii(text: str) -> bool:
-    """Whether no other characters of a text become ASCII letters or digits when it is folded."""
-    if text.isascii():
-        return True
-    beyond = set(text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass"))
-    return not any(_FOLDS[ord(character)][:1] in _FOLDED_TO for character in beyond)
 
 
 def aligned(text: str) -> tuple[str, str]:
@@ -172,12 +159,6 @@ def index_text(text: str) -> str:
 ASCII_WORD = re.compile("[a-z0-9]+")
 
 
-def common_start(words: Collection[str]) -> str:
-    """The characters that all of these words begin with."""
-    first, last = min(words), max(words)  # what these two have in common all of them have
-    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
-
-
 def index_words(text: str) -> list[str]:
     """The words of a text as the full-text index has them, in order."""
     folded = fold(text)
@@ -200,25 +181,11 @@ def phrase(text: str) -> tuple[str, bool]:
     The empty string when nothing in it is indexed. A run of an unspaced script at the end may continue in the text,
     so its single last character is left out; a run of one character is the beginning of a pair.
     """
-    folded = fold(text)
-    if folded.isascii():
-        return " ".join(ASCII_WORD.findall(folded)), False
-    words: list[str] = []
-    parted = pieces(folded)
-    open_end = False
-    for number, piece in enumerate(parted):
-        last = number == len(parted) - 1
-        if _EMOJI_RE.match(piece):
-            words.append(emoji_word(piece))
-        elif UNSPACED.match(piece):
-            parts = pairs(piece)
-            if last and len(parts) > 1:
-                parts.pop()
-            elif last:
-                open_end = True
-            words += parts
-        else:
-            words += [word for word in re.split("_+", piece) if word]
+    words, folded = index_words(text), fold(text)
+    last = "" if folded.isascii() else next(reversed(pieces(folded)), "")
+    open_end = UNSPACED.match(last) is not None and len(last) == 1
+    if UNSPACED.match(last) and not open_end:
+        words.pop()
     return " ".join(words), open_end
 
 
@@ -343,17 +310,11 @@ _DIGITS = b"0123456789"
 SHORT = 12  # bytes: up to here half of a word may be digits (sha256, x86abi), beyond it a quarter
 
 
-@lru_cache(maxsize=8192)
-def _word_run(run: str) -> str:
-    """A run of characters beyond ASCII, folded, with a space for scripts without spaces and for emoji."""
-    return _no_word().sub(" ", run.translate(_FOLDS).replace("\u0300", ""))
-
-
 def vocabulary(text: str) -> set[bytes]:
     """The distinct words of a text, folded, as UTF-8. As in the index, an underscore separates them, and so do scripts without
     spaces."""
     if not text.isascii():
-        text = _BEYOND_ASCII.sub(lambda run: _word_run(run[0]), _keycaps(unicodedata.normalize("NFC", text)))
+        text = _no_word().sub(" ", fold(text))
     return set(text.encode("utf-8", "replace").translate(WORD_BYTES).split())
 
 
