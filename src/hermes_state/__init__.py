@@ -62,7 +62,6 @@ from hermes.store.records.rows import (
     ShredResult,
     TrashedSession,
 )
-from hermes.store.records.sessions import SideUsage
 
 SCHEMA_VERSION = 11  # what a file's `schema_version` says, see docs/format.md
 
@@ -119,7 +118,6 @@ __all__ = [
     "SessionNotFound",
     "SessionRow",
     "ShredResult",
-    "SideUsage",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",

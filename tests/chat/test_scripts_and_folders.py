@@ -115,9 +115,7 @@ def test_nothing_of_an_unsaved_conversation_is_on_disk(server: ModelServer, home
     assert run("-c", "--no-save", "-q", "x", home=home).status == 2
 
 
-def test_sessions_belong_to_folders_and_follow_them(
-    server: ModelServer, home: Path, tmp_path: Path, open_screen: Open
-) -> None:
+def test_sessions_belong_to_folders(server: ModelServer, home: Path, tmp_path: Path, open_screen: Open) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one / ".git", one / "src", other):
         folder.mkdir(parents=True)

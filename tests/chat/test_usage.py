@@ -46,7 +46,7 @@ def test_what_was_not_counted_is_not_zero(server: ModelServer, home: Path, open_
     assert "unknown" in text and "0 tokens" not in text
 
 
-def test_the_endpoints_own_cost_counts_and_titles_and_summaries_are_a_line_of_their_own(
+def test_the_endpoints_own_cost_counts_and_so_does_that_of_titles_and_summaries(
     server: ModelServer, home: Path, open_screen: Open
 ) -> None:
     server.usage = {"cost": 0.25}
@@ -55,13 +55,13 @@ def test_the_endpoints_own_cost_counts_and_titles_and_summaries_are_a_line_of_th
     screen.wait_for("That is all")
     screen.line("again")
     screen.wait_for("That is all", times=2)
-    screen.line("/usage")
-    text = screen.wait_for("Side tasks")
-    assert re.search(r"Model calls +2\n", text) and re.search(r"Input +22 tokens\n", text)
-    assert re.search(r"Cost +\$0.5000 \(as .* reports\)", text)
-    assert re.search(r"Side tasks +1 call for titles and summaries, 11 tokens in, 7 out, \$0.2500", text)
-    screen.leave()
+    screen.leave()  # waits for the title
     with SessionDB(db_path=home / "state.db") as db:
         (row,) = db.list_sessions_rich()
-        assert (row["actual_cost_usd"], row["cost_status"]) == (0.5, "actual")
-        assert db.get_side_usage(row["id"]) == {"calls": 1, "input_tokens": 11, "output_tokens": 7, "cost_usd": 0.25}
+        assert (row["actual_cost_usd"], row["cost_status"]) == (0.75, "actual")
+        assert (row["api_call_count"], row["input_tokens"], row["output_tokens"]) == (3, 33, 21)
+    screen = open_screen("-c", width=100)
+    screen.line("/usage")
+    text = screen.wait_for("Cost")
+    assert re.search(r"Model calls +3\n", text) and re.search(r"Input +33 tokens\n", text)
+    assert re.search(r"Cost +\$0.7500 \(as .* reports\)", text)

@@ -55,9 +55,7 @@ def test_every_command_of_the_terminal_is_there_and_says_where_it_works() -> Non
     assert {one.name for one in known("gateway")} == {
         *both.split(),
         "sethome",
-        "save",
         "queue",
-        "background",
     }
     for name in {one.name for one in (*known("cli"), *known("gateway"))}:
         one = load()[name]

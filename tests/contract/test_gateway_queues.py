@@ -58,7 +58,8 @@ def test_what_holds_a_sessions_words_is_not_sent_once_that_is_shredded(db: Any) 
     files = [FileReference(kind="file", name="a.md", mime="text/markdown", attachment=one) for one in kept]
     for name, file in zip(("gone_1", "goneX1"), files, strict=True):
         parts = [(destination(CHAT, {"t": 1}, file, session=name), "its title", f"f-{name}")]
-        gateway.post_file("plain/work", file.attachment, parts, name)
+        gateway.post_file("plain/work", file.attachment, parts)
+        db.append_message(name, "tool", f"sent {file.attachment}")
     said = gateway.post("plain/work", destination(CHAT, session="gone_1"), "its history", "n1")
     assert all(gateway.read(outbox.is_waiting, part.id) for part in gateway.read(outbox.unsent))
     assert db.shred_session("gone_1")["unfinished"] == []
@@ -87,31 +88,6 @@ def test_what_could_not_be_sent_is_shredded_with_its_session(db: Any) -> None:
 def remove(db: Any, way: str, session_id: str) -> None:
     """Delete or shred it."""
     assert getattr(db, way)(session_id)
-
-
-@pytest.mark.parametrize("way", ["delete_session", "shred_session"])
-def test_a_deletion_removes_the_files_that_only_this_session_owned(db: Any, way: str) -> None:
-    gateway = GatewayDB(db)
-    made = {"one": b"only of one", "two": b"only of two", "both": b"of one and two", "said": b"shown in a message"}
-    kept = {name: db.keep_attachment(data) for name, data in made.items()}
-    for session, files in (("one", ("one", "both", "said")), ("two", ("two", "both"))):
-        db.create_session(session, "plain")
-        db.append_message(session, "user", "hello")
-        for name in files:
-            file = FileReference(kind="file", name="a.md", mime="text/markdown", attachment=kept[name])
-            assert gateway.post_file(
-                "plain/work", file.attachment, [(destination(CHAT, None, file, session=session), "", f"{session}-{name}")], session
-            )  # fmt: skip
-    db.append_message("two", "tool", f"sent {kept['said']}")
-    notes = "SELECT key FROM state_meta WHERE key LIKE 'sent_file:%' ORDER BY key"
-    assert len(db.sql(notes)) == 5
-    remove(db, way, "one")
-    assert {name for name in made if gateway.attachment(kept[name]) is not None} == {"two", "both", "said"}
-    assert [row["key"].split(":")[1] for row in db.sql(notes)] == ["two", "two"]
-    remove(db, way, "two")
-    assert [name for name in made if gateway.attachment(kept[name]) is not None] == []
-    assert db.sql(notes) == []
-    assert db.check() == []
 
 
 # ------------------------------------------------------------------ events

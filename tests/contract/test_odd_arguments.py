@@ -37,11 +37,9 @@ NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "token_count": lambda db, value: db.append_message("s", "user", "x", token_count=value),
     "cache_read_tokens": lambda db, value: db.update_token_counts("s", cache_read_tokens=value),
     "api_call_count": lambda db, value: db.update_token_counts("s", api_call_count=value, absolute=True),
-    "input_tokens of a side task": lambda db, value: db.add_side_usage("s", input_tokens=value),
 }
 MONEY: dict[str, Callable[[Any, Any], Any]] = {
     "cost_usd": lambda db, value: db.append_message("s", "user", "x", cost_usd=value),
-    "cost_usd of a side task": lambda db, value: db.add_side_usage("s", cost_usd=value),
 }
 BOUNDS: dict[str, Callable[[Any, Any], Any]] = {
     "since": lambda db, value: db.search_messages("lynx", since=value),
@@ -127,14 +125,14 @@ def a_store(make_db: Any) -> Any:
 
 
 def refused(db: Any, name: str, call: Callable[[Any, Any], Any], values: dict[str, Any]) -> None:
-    before = db.export_session("s"), db.session_count(), db.get_side_usage("s"), db.lease_holder("lease")
+    before = db.export_session("s"), db.session_count(), db.lease_holder("lease")
     for kind, value in values.items():
         with pytest.raises(InvalidInput) as error:
             call(db, value)
         text = str(error.value)
         assert isinstance(error.value, ValueError) and name.partition(" of ")[0].partition(" in ")[0] in text, kind
         assert "\n" not in text and len(text) < 200, kind
-    assert (db.export_session("s"), db.session_count(), db.get_side_usage("s"), db.lease_holder("lease")) == before
+    assert (db.export_session("s"), db.session_count(), db.lease_holder("lease")) == before
 
 
 @pytest.mark.parametrize("name", TIMES)

@@ -82,7 +82,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "export_session": lambda db: db.export_session("s"),
     "export_all": lambda db: db.export_all(),
     "iter_export": lambda db: list(db.iter_export()),
-    "get_side_usage": lambda db: db.get_side_usage("s"),
     "insights": lambda db: db.insights(days=1e6, now=1_900_000_000),
     "facets": lambda db: db.facets(),
     "get_family": lambda db: db.get_family("s"),
@@ -143,7 +142,6 @@ def test_what_reading_calls_give(
         db.append_message("s", **message)
     db.append_message("s", "user", "a lynx")
     db.update_token_counts("s", **usage)
-    db.add_side_usage("s", input_tokens=1, cost_usd=1)
     db.set_session_title("s", "a title")
     db.record_event("s", "model_error", text)
     db.tag_session("s", "t")

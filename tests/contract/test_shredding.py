@@ -281,15 +281,3 @@ def test_an_id_that_was_taken_again_meanwhile_is_the_new_session(gone: Any, sqli
     assert gone.shred_session("new")["unfinished"] == []
     assert shown(gone, "old") == ["another conversation of that name"] and gone.check() == []
     assert held(gone.path.parent) == set()
-
-
-def test_a_file_that_another_session_sent_stays_until_that_one_goes(gone: Any) -> None:
-    """No message has it: both sessions have sent the same bytes to a chat."""
-    gateway = GatewayDB(gone)
-    digest = gone.keep_attachment(b"the same table twice " * 100)
-    for number, session in enumerate(("new", "before")):
-        gateway.post_file("telegram", digest, [("{}", "here it is", f"n{number}")], session)
-    gone.shred_session("new")
-    assert gateway.attachment(digest) == b"the same table twice " * 100
-    gone.shred_session("before")
-    assert gateway.attachment(digest) is None

@@ -124,9 +124,8 @@ def test_nobody_reads_another_ones_conversation(scene: Scene, whose: str) -> Non
 
 @pytest.mark.parametrize("where", ["dm", "thread"])
 def test_commands_and_tools_of_chats_show_a_guest_nothing_of_others(scene: Scene, where: str) -> None:
-    session = scene.secret_of("alice")
-    for line in ("/save jsonl", '/background call=session_search {"query": "recipe"}', f"/save {session}"):
-        assert SECRET not in scene.ask("bob", line, where)
+    scene.secret_of("alice")
+    assert SECRET not in scene.ask("bob", '/queue call=session_search {"query": "recipe"}', where)
     assert "only the owner" in scene.ask("bob", "/model other", where)
     arguments = {
         "action": "list",
@@ -137,7 +136,7 @@ def test_commands_and_tools_of_chats_show_a_guest_nothing_of_others(scene: Scene
         "old": "a",
         "new": "b",
     }
-    for tool in ("cron", "delegate", "read_file", "write_file", "edit_file", "search_files", "send_file"):
+    for tool in ("cron", "read_file", "write_file", "edit_file", "send_file"):
         assert "no tool" in scene.tool("bob", tool, where, **arguments), tool
     assert SECRET.encode() not in b"".join(data for _, data, _ in scene.lab.sent_files(where, who="bob"))
 

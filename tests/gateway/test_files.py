@@ -95,8 +95,8 @@ def test_the_same_file_in_answer_to_one_message_is_sent_once(plain: PlainLab, mo
         kept = gateway.db.keep_attachment(b"data")
         file = FileReference(kind="file", name="a.bin", mime="application/octet-stream", attachment=kept)
         post = gateway.services.outbox.post_file
-        assert [post(chat, file, "", answers=event) for _ in range(3)] == [True, False, False]
-        assert post(chat, file, "")  # on the gateway's own account: each time it is asked to
+        assert [post(chat, file, "", answers=event, session="s") for _ in range(3)] == [True, False, False]
+        assert post(chat, file, "", answers=None, session="s")  # on the gateway's own account: each time it is asked to
         until(lambda: len(plain.sent_files()) == 2)
 
 
@@ -194,8 +194,7 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
         gateway.db.append_message("another", "tool", f"sent {reference}")  # the bytes stay in the store for this one
         lab.fail(times=10_000)
         lab.say(sending("a.txt", "the treasure is here"))
-        lab.say("/save")
-        until(lambda: len(gateway.store.read(outbox.unsent)) == 4)
+        until(lambda: len(gateway.store.read(outbox.unsent)) == 2)
         (row,) = gateway.db.list_sessions_rich(source=lab.platform)
         until_free(gateway, row["id"])
         if not restart:
@@ -219,45 +218,8 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
             assert len(lab.shown()) == 1 and lab.sent_files() == []
     with SessionDB(hermes_home / "state.db") as db:
         kept = [path.read_bytes() for path in db.attachments_dir.rglob("*") if path.is_file()]
-        assert kept == [b"the same bytes"]  # what /save wrote is gone
+        assert kept == [b"the same bytes"]
     assert not any(b"treasure" in path.read_bytes() for path in hermes_home.glob("state.db*"))
-
-
-def test_a_file_that_save_sent_is_shredded_with_its_conversation(plain: PlainLab, model: Echo, folder: Path) -> None:
-    with running(plain, model) as gateway:
-        plain.say("the treasure is under the oak")
-        told(plain, "under the oak")
-        plain.say("/save")
-        until(lambda: len(plain.sent_files()) == 1)
-        until(lambda: not gateway.store.read(outbox.unsent))
-        (row,) = gateway.db.list_sessions_rich(source="plain")
-        until_free(gateway, row["id"])
-        assert gateway.db.shred_session(row["id"])
-        assert not [path for path in gateway.db.attachments_dir.rglob("*") if path.is_file()]
-
-
-def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is_given_up(
-    plain: PlainLab, model: Echo, folder: Path
-) -> None:
-    with running(plain, model) as gateway:
-        plain.say("the treasure is under the oak")
-        told(plain, "under the oak")
-        plain.say("/save")
-        until(lambda: len(plain.sent_files()) == 1 and not gateway.store.read(outbox.unsent))
-        plain.fail(times=10_000)
-        plain.say("/save html")
-        until(lambda: gateway.store.read(outbox.unsent))
-        (row,) = gateway.db.list_sessions_rich(source="plain")
-        until_free(gateway, row["id"])
-        assert gateway.db.delete_session(row["id"])
-        assert not [path for path in gateway.db.attachments_dir.rglob("*") if path.is_file()]
-        assert gateway.db.sql("SELECT key FROM state_meta WHERE key LIKE 'sent_file:%'") == []
-        with plain._lock:
-            plain._failures = 0
-        plain.drop()  # a new connection ends the pause before the next try
-        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
-        until(lambda: "no longer in the store" in str(gateway.store.statuses()))
-        assert len(plain.sent_files()) == 1
 
 
 def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(

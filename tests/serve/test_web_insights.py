@@ -60,6 +60,10 @@ def fill(home: Path) -> None:
              "messages": [{"role": "user", "content": "hi", "timestamp": NOW - 4 * DAY},
                           {"role": "assistant", "content": "ho", "timestamp": NOW - 4 * DAY + 60, "input_tokens": 300}]}
         )  # fmt: skip
+        db.import_session(
+            {"id": "uncounted", "source": "pi", "started_at": NOW - 4 * DAY, "model": "m-3",
+             "messages": [{"role": "assistant", "content": "hm", "timestamp": NOW - 4 * DAY, "output_tokens": 40, "cost_usd": 0.2}]}
+        )  # fmt: skip
         db.create_session("empty", "cli", started_at=NOW - DAY)
         db.update_token_counts("empty", output_tokens=9)
 
@@ -83,7 +87,7 @@ def told(home: Path, *words: object, env: dict[str, str] = STILL) -> Any:
 def test_the_parts_add_up_to_the_whole(home: Path) -> None:
     found = told(home, "insights", "--days", 30)
     spent = sum(found["tokens"][name] for name in ("input", "output", "cache_read", "cache_write"))
-    assert spent == 1001 + 77 + 5 + 50 + 10 + 500 + 9
+    assert spent == 1001 + 77 + 5 + 50 + 10 + 500 + 40 + 9
     days = found["usage_by_day"]
     assert sum(day["tokens"] for day in days.values()) == spent
     assert math.isclose(math.fsum(day["cost_usd"] or 0 for day in days.values()), found["cost"]["usd"])

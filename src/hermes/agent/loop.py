@@ -461,8 +461,7 @@ class Agent:
             for call in calls:
                 self._session.append_result(Result(call, INTERRUPTED, False, 0.0))
             return
-        # session_search summarises with the model; a sub-agent has both
-        self.context.state["model"], self.context.state["tools"] = self.model, self.tools
+        self.context.state["model"] = self.model  # session_search summarises with it
         yield from run_calls(calls, self.tools, self.context, self._session.append_result, stop=self._cancel.set)
 
     def _ask_user(self, question: str) -> bool | Answer:

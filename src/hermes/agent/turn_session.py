@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.model import REASONING, Message, Model, Reply, price_of
+from hermes.agent.models.model import COUNTED, REASONING, Message, Model, Reply, price_of, usage_of
 from hermes.agent.models.servers import without_password
 from hermes.agent.prompt import last_question, prepared
 from hermes.agent.tool_calls import OUTCOME, Result
@@ -281,13 +281,10 @@ def _is_cut_off(row: Message) -> bool:
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also: Also | None = None) -> int:
     """Store a reply with its usage, which is also added to the session's sums; returns the id of the message."""
-    price, counts = price_of(model, reply), _counts(reply)
+    price = price_of(model, reply)
+    counts = {} if reply.usage is None else {name: getattr(reply.usage, name) for name in COUNTED}
     sums = {
-        **counts, "model": model.name, "api_call_count": 1,
-        "reasoning_tokens": reply.usage.reasoning_tokens if reply.usage else 0,
-        "estimated_cost_usd": price.usd, "actual_cost_usd": price.usd if price.status == "actual" else None,
-        "cost_status": price.status, "cost_source": price.source,
-        "pricing_version": price.version, "billing_provider": model.provider,
+        **usage_of(reply, price), "model": model.name, "billing_provider": model.provider,
         "billing_base_url": without_password(model.base_url) if model.base_url else None,
     }  # fmt: skip
     message = {
@@ -296,14 +293,6 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also:
         **{name: getattr(reply, name) for name in REASONING}, **counts, "token_count": counts.get("output_tokens"),
     }  # fmt: skip
     return Transactions(db).store_message(session_id, message, None if also is None else lambda tx, _: also(tx), sums)
-
-
-_COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-
-
-def _counts(reply: Reply) -> dict[str, int]:
-    """The token counts, where the endpoint gave any: arguments of append_message and update_token_counts."""
-    return {} if reply.usage is None else {name: getattr(reply.usage, name) for name in _COUNTED}
 
 
 def as_message(reply: Reply) -> Message:

@@ -1,59 +1,25 @@
-"""Commands of chats: /save, /queue, /background; and /handoff, which moves a conversation to the chat of /sethome.
+"""Commands of chats: /queue; and /handoff, which moves a conversation to the chat of /sethome.
 
-The terminal has /save as `hermes sessions export`; the gateway's inbox takes the texts
-of /queue and /background as messages to the agent.
+The gateway's inbox takes the text of /queue as a message to the agent.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from hermes.commands.registry import CHATS_ONLY, EDITOR, TERMINAL, Host, command
 from hermes.errors import InvalidInput
-from hermes.times import zone_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
 
-_FORMATS = {"md": "text/markdown", "html": "text/html", "jsonl": "application/x-ndjson"}
-
-
-class _TakesFiles(Protocol):
-    def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None: ...
-
 
 @command("queue", "TEXT", "ask after the current reply, or list what waits", CHATS_ONLY)
 def queue(host: Host, arguments: str) -> None:
     host.say("Nothing is waiting. `/queue TEXT` asks it after the current reply, without stopping that reply.")
-
-
-@command("background", "TEXT", "ask in a session of its own, while this one goes on", CHATS_ONLY)
-def background(host: Host, arguments: str) -> None:
-    raise InvalidInput("what do you want to ask? `/background TEXT` asks it in a session of its own")
-
-
-@command("save", "[md | html | jsonl]", "send this conversation as a file", CHATS_ONLY)
-def save(host: Host, arguments: str) -> None:
-    wanted = arguments.strip().lower() or "md"
-    if wanted not in _FORMATS:
-        raise InvalidInput(f"expected one of {', '.join(_FORMATS)}, got {wanted!r}: `/save html`")
-    session = host.db.export_session(host.session_id, visible_to=host.user)
-    if session is None:
-        raise InvalidInput("there is nothing to save yet: the session begins with your first message")
-    from hermes.interop.formats import Export, writers, written
-
-    title = session.get("title") or host.session_id
-    export = Export(
-        sessions=[session], title=str(title), zone=zone_of(host.config.timezone), attachments=host.db.read_attachment
-    )
-    data = b"".join(written(writers()[wanted], export))
-    name = re.sub(r"[^\w.-]+", "-", str(title)).strip("-.")[:60] or host.session_id
-    problem = cast(_TakesFiles, host).send_file(f"{name}.{wanted}", _FORMATS[wanted], data, "")
-    host.say(problem or f"Here is this conversation: {name}.{wanted}")
 
 
 # Seconds without a heartbeat before a handoff fails: of a gateway that should claim it, or that has claimed it.

@@ -14,7 +14,6 @@ from hermes.times import ago, clock, zone_of
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow, SessionRow
-    from hermes.store.records.sessions import SideUsage
 
 LISTED = 10
 _CUT = 200
@@ -95,25 +94,11 @@ def usage(host: Host, arguments: str) -> None:
     if thought := total("reasoning_tokens"):
         facts["Reasoning"] = f"{thought:,} tokens, part of the output"
     facts["Cost"] = _cost([row for row in rows if row["api_call_count"]] or rows, host.model.kind)
-    if side := _side_tasks([used for part in chain if (used := host.db.get_side_usage(part)) is not None]):
-        facts["Side tasks"] = side
     if len(rows) > 1:
         parts = ["those it was compressed from"] if len(chain) > 1 else []
         parts += [counted(len(helpers), "sub-agent")] if helpers else []
         facts["Counted"] = f"{counted(len(rows), 'session')}: this one and {' and '.join(parts)}"
     host.say("\n".join(_listed(host, facts)))
-
-
-def _side_tasks(used: Sequence[SideUsage]) -> str:
-    """The usage of titles and summaries, which the other figures do not include."""
-    if not used:
-        return ""
-    sent, got = (sum(one[name] for one in used) for name in ("input_tokens", "output_tokens"))
-    tokens = f"{sent:,} tokens in, {got:,} out" if sent or got else "tokens not counted"
-    costs = [one["cost_usd"] for one in used]
-    known = [cost for cost in costs if cost is not None]
-    cost = ", cost unknown" if len(known) < len(costs) else f", ${sum(known):,.4f}" if any(known) else ""
-    return f"{counted(sum(one['calls'] for one in used), 'call')} for titles and summaries, {tokens}{cost} (not in the above)"
 
 
 def _cost(rows: Sequence[SessionRow], kind: str) -> str:

@@ -28,8 +28,8 @@ EVERYWHERE = frozenset({TERMINAL, GATEWAY, EDITOR})
 NOT_IN_EDITORS = frozenset({TERMINAL, GATEWAY})  # an editor has its own list of sessions, and opens them itself
 TERMINAL_ONLY, CHATS_ONLY = frozenset({TERMINAL}), frozenset({GATEWAY})
 _ORDER = (
-    "new clear title resume sessions search why recall branch undo retry compress handoff sethome save model context history show"
-    " reasoning status usage allowed tag pin stop queue background quit help"
+    "new clear title resume sessions search why recall branch undo retry compress handoff sethome model context history show"
+    " reasoning status usage allowed tag pin stop queue quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 

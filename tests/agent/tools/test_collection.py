@@ -9,12 +9,12 @@ import sys
 from hermes.agent.tools.tool import builtin_tools
 from hermes.config import Config
 
-FILES = ["read_file", "write_file", "edit_file", "search_files"]
+FILES = ["read_file", "write_file", "edit_file"]
 
 
 def test_the_built_in_tools() -> None:
     names = [tool.name for tool in builtin_tools(Config())]
-    assert names == ["session_search", "memory", "skills", "terminal", "process", *FILES, "cron", "delegate"]
+    assert names == ["session_search", "memory", "skills", "terminal", "process", *FILES, "cron"]
 
 
 def test_memory_is_not_offered_when_it_is_turned_off() -> None:

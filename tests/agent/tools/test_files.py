@@ -48,7 +48,6 @@ def test_inside_the_folder_nothing_is_asked_and_outside_everything(
     (context.cwd / ".git").mkdir()
     assert call(context, "read_file", path="file.txt").endswith("\nmine")
     assert "Made" in call(context, "write_file", path="deep/er/new.txt", content="x")
-    assert call(context, "search_files", pattern="mine") == "file.txt:1:mine"
     assert person.asked == []
     person.says = False
     for path in ("../elsewhere.txt", str(outside), "link.txt", "up/elsewhere.txt", "deep/../../elsewhere.txt"):
@@ -56,7 +55,6 @@ def test_inside_the_folder_nothing_is_asked_and_outside_everything(
             ("read_file", {}),
             ("write_file", {"content": "x"}),
             ("edit_file", {"old": "theirs", "new": "x"}),
-            ("search_files", {"pattern": "x"}),
         ):
             with pytest.raises(ToolDeclined):
                 call(context, name, path=path, **more)
@@ -168,9 +166,6 @@ def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
         ("write_file", {"path": "file.txt", "content": "x"}),
         ("write_file", {"path": "new/made.txt", "content": "x"}),
         ("edit_file", {"path": "file.txt", "old": "hidden", "new": "x"}),
-        ("search_files", {"path": ".", "pattern": "hidden"}),
-        ("search_files", {"path": "."}),
-        ("search_files", {"path": "file.txt", "pattern": "hidden"}),
     ):
         person.meanwhile = swap
         with pytest.raises(ToolError, match="became a link meanwhile"):
@@ -180,22 +175,6 @@ def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
     assert [path.name for path in (secret / "deep").iterdir()] == ["file.txt"]
     assert (secret / "deep" / "file.txt").read_text() == "hidden"
     assert (agreed / "deep" / "file.txt").read_text() == "harmless"
-
-
-def test_a_search_that_would_look_into_the_programs_own_folder_is_asked_about(context: Context, person: Person) -> None:
-    context.home = context.cwd / "deep" / ".hermes"
-    for folder in (context.home, context.cwd / "deep" / ".hermes2"):
-        folder.mkdir(parents=True)
-        (folder / ".env").write_text("KEY=hidden")
-    assert call(context, "search_files", path="deep/.hermes2", pattern="hidden") == ".env:1:KEY=hidden"
-    assert person.asked == []
-    assert call(context, "search_files", path="deep/.hermes", pattern="hidden") == ".env:1:KEY=hidden"
-    person.says = False
-    for path in (".", "deep", "deep/.hermes"):
-        for more in ({}, {"pattern": "hidden"}):
-            with pytest.raises(ToolDeclined):
-                call(context, "search_files", path=path, **more)
-    assert len(person.asked) == 7 and all("Hermes itself" in question for question in person.asked)
 
 
 def test_always_is_for_one_file_and_no_pattern_covers_the_programs_own(context: Context, tmp_path: Path) -> None:

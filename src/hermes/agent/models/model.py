@@ -203,21 +203,27 @@ def price_of(model: Model, reply: Reply) -> Cost:
     return next((price for price in prices if price.usd is not None), UNKNOWN)
 
 
+COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
+
+def usage_of(reply: Reply, price: Cost) -> dict[str, Any]:
+    """What one call adds to the sums of a session: arguments of SessionDB.update_token_counts."""
+    used = reply.usage or Usage()
+    return {
+        **{name: getattr(used, name) for name in COUNTED}, "reasoning_tokens": used.reasoning_tokens, "api_call_count": 1,
+        "estimated_cost_usd": price.usd, "actual_cost_usd": price.usd if price.status == "actual" else None,
+        "cost_status": price.status, "cost_source": price.source, "pricing_version": price.version,
+    }  # fmt: skip
+
+
 _THINKING = re.compile(r"(?is)<(think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*?</\1\s*>")
 _THINKING_LEFT = re.compile(r"(?is)^.*</(?:think|thinking|thought|reasoning|scratchpad)\s*>")
 _THINKING_OPEN = re.compile(r"(?is)<(?:think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*$")
 
 
 def counted_for(db: SessionDB, session_id: str) -> AbstractContextManager[None]:
-    """In this block the usage of side tasks is counted for this session (SessionDB.get_side_usage)."""
-
-    def record(model: Model, reply: Reply) -> None:
-        used, price = reply.usage or Usage(), price_of(model, reply)
-        db.add_side_usage(
-            session_id, input_tokens=used.prompt_tokens, output_tokens=used.output_tokens, cost_usd=price.usd
-        )
-
-    return metered(record)
+    """In this block the usage of side tasks is added to the sums of this session."""
+    return metered(lambda model, reply: db.update_token_counts(session_id, **usage_of(reply, price_of(model, reply))))
 
 
 def can_write(model: Model | None) -> bool:

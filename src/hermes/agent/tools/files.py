@@ -1,4 +1,4 @@
-"""The file tools read_file, write_file, edit_file and search_files, and the access to files that they share.
+"""The file tools read_file, write_file and edit_file, and the access to files that they share.
 
 Free is what lies in the folder the conversation began in, after every link and `..` was followed. The home folder, its
 parents and the root are too much for that: there, and everywhere else, the user is asked. So are `.git` and the folder of
@@ -21,12 +21,9 @@ import os
 import re
 import shlex
 import stat
-import subprocess
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 10_000_000
 OWN: Final = "it belongs to Hermes itself, or holds its folder"  # only a rule for this very file covers it
 FORBIDDEN = "Not done: permissions.deny in config.yaml forbids it. Do not try it another way."
-_TOOLS: Final = {"Read": "read_file", "Write": "write_file", "Edit": "edit_file", "Search": "search_files"}
+_TOOLS: Final = {"Read": "read_file", "Write": "write_file", "Edit": "edit_file"}
 DECLINED = "The user declined: the file was not touched. Do not try it another way; ask what they want instead."
 
 
@@ -87,9 +84,7 @@ def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
 def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
     root = free_folder(context.root)
     home = Path(os.path.realpath(context.home))
-    if path.is_relative_to(home) or home.is_relative_to(
-        path
-    ):  # keys, the record; a search of a folder above finds them
+    if path.is_relative_to(home) or home.is_relative_to(path):  # keys, the record
         return OWN
     if root is None or not path.is_relative_to(root):
         where = f"the folder {visible(str(root))}" if root is not None else "a project folder"
@@ -353,10 +348,7 @@ def _place(lines: list[str], hunk: _Hunk, moved: int, number: int) -> int:
 
 
 MOST_CHARS: Final = 40_000  # characters of one result
-MOST_HITS: Final = 200
-SEARCH_SECONDS: Final = 30.0
 _DIFF_CHARS: Final = 500_000  # no diff of larger files: it takes minutes
-_SKIPPED: Final = (".git", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache")
 
 
 _File = Annotated[str, Meta(description="The file, relative to the conversation's folder or absolute.")]
@@ -398,12 +390,6 @@ class _Editing(Struct):
         new = "" if self.new is UNSET else self.new
         lines = [*(f"-{line}" for line in self.old.split("\n")), *(f"+{line}" for line in new.split("\n"))]
         return self.patch or "\n".join(lines)
-
-
-class _Searching(Struct):
-    pattern: Annotated[str, Meta(description="An extended regular expression, as grep -E takes it.")] = ""
-    path: Annotated[str, Meta(description="The folder or file; the conversation's folder if not said.")] = "."
-    glob: Annotated[str, Meta(description="Only files with such names: *.py")] = "*"
 
 
 def _read(context: Context, arguments: _Reading) -> str:
@@ -499,69 +485,6 @@ def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Ma
     return None if found is None else diff_of(found[1], found[2], found[0].path.name)
 
 
-def _search(context: Context, arguments: _Searching) -> str:
-    target = target_of(context, arguments.path)
-    target.ask(context, "Search")
-    glob, pattern = arguments.glob, arguments.pattern
-    path = unmoved(target.path)
-    try:
-        if not path.is_dir():
-            return _in_file(context, path, glob, pattern)
-        if not pattern:
-            return _names(context, path, glob)
-    except FileNotFoundError:
-        raise ToolError(f"there is no file or folder {path}") from None
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror or error}") from error
-    skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
-    return _matches(context, ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."], cwd=str(path))
-
-
-def _names(context: Context, folder: Path, glob: str) -> str:
-    found: list[str] = []
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
-        for name in sorted(names):
-            path = os.path.relpath(os.path.join(here, name), folder)
-            if fnmatch(name, glob) or fnmatch(path, glob):
-                found.append(path)
-        if context.cancelled() or len(found) > MOST_HITS:
-            break
-    more = ["[… more; narrow the search]"] if len(found) > MOST_HITS else []
-    return without_middle("\n".join([*found[:MOST_HITS], *more]), MOST_CHARS) or "No files match."
-
-
-def _in_file(context: Context, path: Path, glob: str, pattern: str) -> str:
-    """Search in a single file."""
-    with opened(path) as file:
-        if not pattern or not fnmatch(path.name, glob):
-            return path.name if not pattern and fnmatch(path.name, glob) else "No files match."
-        return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=file.fileno())
-
-
-def _matches(
-    context: Context, words: list[str], *, cwd: str | None = None, stdin: int = subprocess.DEVNULL
-) -> str:  # fmt: skip
-    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links."""
-    with subprocess.Popen(
-        ["grep", "-nIE", "-m", "50", *words], cwd=cwd, stdin=stdin, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, "GREP_COLORS": "", "LC_ALL": "C.UTF-8"},
-    ) as grep:  # fmt: skip
-        assert grep.stdout is not None and grep.stderr is not None
-        deadline = time.monotonic() + SEARCH_SECONDS
-        hits: list[str] = []
-        for raw in grep.stdout:
-            hits.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./")[:500])
-            if len(hits) > MOST_HITS or context.cancelled() or time.monotonic() > deadline:
-                grep.kill()
-                break
-        problem = grep.stderr.read(2_000).decode("utf-8", "replace").strip()
-    if not hits and grep.returncode == 2:
-        raise ToolError(problem.removeprefix("grep: ") or "the search failed")
-    more = ["[… more; narrow the search]"] if len(hits) > MOST_HITS else []
-    return without_middle("\n".join([*hits[:MOST_HITS], *more]), MOST_CHARS) or "No lines match."
-
-
 FILE_TOOLS: Final = (
     tool(
         "read_file",
@@ -576,11 +499,5 @@ FILE_TOOLS: Final = (
         " unified diff of this file). The user sees the diff and can undo it.",
         _Editing,
         _edit,
-    ),
-    tool(
-        "search_files",
-        "Find lines by a regular expression in the files of a folder, or (without a pattern) files by their names.",
-        _Searching,
-        _search,
     ),
 )

@@ -166,15 +166,15 @@ def waiting_for_user() -> Iterator[None]:
 
 
 def builtin_tools(config: Config) -> list[Tool]:
-    """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
+    """session_search, skills, terminal, process, files, cron; memory unless the configuration turns it off."""
     from hermes.agent.session_search import session_search
-    from hermes.agent.tools.delegation import cron, delegate
     from hermes.agent.tools.files import FILE_TOOLS
     from hermes.agent.tools.memory import memory, skills
+    from hermes.agent.tools.scheduling import cron
     from hermes.agent.tools.terminal import process, terminal
 
     remembering = [memory] if config.memory.enabled else []
-    return [session_search, *remembering, skills, terminal, process, *FILE_TOOLS, cron, delegate]
+    return [session_search, *remembering, skills, terminal, process, *FILE_TOOLS, cron]
 
 
 FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))

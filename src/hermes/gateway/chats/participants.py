@@ -29,8 +29,8 @@ from hermes.agent.tools.tool import Toolbox
 from hermes.commands.registry import GATEWAY
 from hermes.errors import ContextTooLong, Fenced, ModelError, StoreClosed, StoreError
 from hermes.gateway.chats.media import file_tool
-from hermes.gateway.chats.router import is_background, is_proven
-from hermes.gateway.events import DM, Chat, Choice, Event, FileReference, Sender, as_json, from_json
+from hermes.gateway.chats.router import is_proven
+from hermes.gateway.events import DM, Chat, Choice, Event, Sender, as_json, from_json
 from hermes.gateway.flow.turns import PendingQuestion, buttons, wording
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import inbox, routes
@@ -307,13 +307,13 @@ class Participant:
 
         The person's messages then go to the conversation beside it.
         """
-        if self.sender is None or self._talk is None or is_background(self.route.key):
+        if self.sender is None or self._talk is None:
             return NO_USER
         return self.confirm(question)
 
     def confirm(self, question: str) -> bool:
         """Ask the person who began this turn; no, without an answer within five minutes."""
-        if self.sender is None or self._talk is None or is_background(self.route.key):
+        if self.sender is None or self._talk is None:
             return False
         patience = self._services.timings.answer
         pending = PendingQuestion(self.sender.id)
@@ -429,19 +429,6 @@ class ChatHost(Participant):
 
     def say(self, text: str) -> None:
         self._services.outbox.post(self.chat, text, answers=self.answers, session=self.route.session_id)
-
-    def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None:
-        """Send a file to this chat; why it can't be sent, or None."""
-        outbox, event = self._services.outbox, self.answers
-        capabilities = outbox.takes_files(event.chat)
-        if capabilities is None:
-            return say("no_files", self.language, session=self.session_id)
-        if (most := capabilities.largest_file) < len(data):
-            return say("file_too_large", self.language, name=name, megabytes=most / 1_000_000)
-        digest = self.db.keep_attachment(data)
-        file = FileReference(kind="file", name=name, mime=mime, attachment=digest)
-        outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
-        return None
 
     def ask(self, question: str) -> bool:
         return self.confirm(question)

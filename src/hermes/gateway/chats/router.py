@@ -12,7 +12,6 @@ longer the longer writing takes.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -105,19 +104,6 @@ def key_beside(key: str, source: Source, person: str | None, *, home: Path | Non
     if person is None or person in ids:
         return key
     return f"{key}:{_escaped(ids[0]) if ids else '%nobody'}"
-
-
-BACKGROUND = ":%background:"  # no escaped part looks like that
-
-
-def background_key(key: str, event_id: str) -> str:
-    """The key of a question that is answered beside the conversation of a key, in a session of its own."""
-    return f"{key}{BACKGROUND}{hashlib.sha256(event_id.encode('utf-8', 'replace')).hexdigest()[:24]}"
-
-
-def is_background(key: str) -> bool:
-    """Whether `background_key` made this key."""
-    return BACKGROUND in key
 
 
 def is_shared(source: Source, group_sessions_per_user: bool, thread_sessions_per_user: bool) -> bool:

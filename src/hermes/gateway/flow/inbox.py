@@ -28,7 +28,6 @@ from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
 from hermes.errors import PlatformError, PlatformUnreachable
 from hermes.gateway.chats.access import greeting, place_of, words_of
-from hermes.gateway.chats.router import background_key
 from hermes.gateway.events import DM, Event, Revision, as_json, from_json, masked, platform_of, writable
 from hermes.gateway.flow.turns import PendingQuestion, Press, pressed, read_answer, start
 from hermes.gateway.notices import language_of, say
@@ -88,15 +87,15 @@ def is_turn(item: Any) -> bool:
     return isinstance(item, Request) and (command is None or bool(item.event.attachments) or command[0] == "retry")
 
 
-def command_message(event: Event) -> tuple[str, Event] | None:
-    """The command and the message of `/queue TEXT` and `/background TEXT`, which are messages to the agent; None for others."""
+def queued(event: Event) -> Event:
+    """The message of `/queue TEXT`; other events unchanged."""
     command = parse(event.text.strip())
-    if command is None or command[0] not in ("queue", "background") or not (command[1] or event.attachments):
-        return None
-    name, text = command
+    if command is None or command[0] != "queue" or not (command[1] or event.attachments):
+        return event
+    text = command[1]
     if parse(text) is not None:  # the message is a text, also one that begins with a slash
         text = f"/{text}"
-    return name, msgspec.structs.replace(event, text=text, queued=name == "queue", addressed=True)
+    return msgspec.structs.replace(event, text=text, queued=True, addressed=True)
 
 
 def _is_for(question: PendingQuestion, event: Event) -> bool:
@@ -132,10 +131,7 @@ class Inbox:
         if not (pressed(event.text) or is_meant or self._is_answer(key, event)):
             return
         beside = partial(self._router.key_beside, key, event) if event.chat.type == DM else None
-        if (message := command_message(event)) is not None:
-            name, event = message
-            if name == "background":
-                key, beside = background_key(key, event.id), None
+        event = queued(event)
         chat, sender = event.chat, event.sender
         incoming = IncomingEvent(
             key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
@@ -393,9 +389,7 @@ class Revisions:
 
     async def take(self, platform: str, revision: Revision) -> None:
         """Apply an adapter's edit or deletion. Returns when it is stored."""
-        event = None if revision.event is None else writable(revision.event)
-        if event is not None and (message := command_message(event)) is not None:
-            event = message[1]
+        event = None if revision.event is None else queued(writable(revision.event))
         if event is not None and not event.words and not event.attachments:
             return
         await asyncio.to_thread(self._apply, platform, revision, event)

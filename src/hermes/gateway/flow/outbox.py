@@ -498,13 +498,11 @@ class Outbox:
         adapter = self._router.adapters.get(self._router.delivered_to(chat).connection)
         return adapter.capabilities if adapter is not None and adapter.capabilities.files else None
 
-    def post_file(
-        self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None = None, session: str | None = None
-    ) -> bool:
+    def post_file(self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None, session: str) -> bool:
         """Send a file after what waits for the chat and the reply that is being written; from any thread but the event loop's.
 
         The same file in answer to the same event is sent once, also when its turn is resumed after a crash: False then.
-        `session` is that of `post`; the file is shredded with it.
+        `session` is that of `post`.
         """
         place, spoken = self.destination(chat, answers, session)
         adapter = self._router.adapters[place.connection]
@@ -516,7 +514,7 @@ class Outbox:
         if caption and not fits:  # a message of its own
             pieces = parts_of(caption, adapter)
             parts += [(spoken, piece, f"{nonce}-{number}") for number, piece in enumerate(pieces)]
-        posted = self._store.post_file(place.connection, file.attachment, parts, session)
+        posted = self._store.post_file(place.connection, file.attachment, parts)
         for part in posted:
             self._soon(part.platform, Delivery.post, part, None if answers is None else answers.id)
         return bool(posted)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
 from hermes.agent.turn import Notice as TurnNotice
 from hermes.agent.turn_session import Also
-from hermes.commands.registry import parse, run_command, sent_text
+from hermes.commands.registry import parse, run_command
 from hermes.errors import HermesError, ModelError, SessionBusy, StoreError
 from hermes.gateway.chats.access import words_of
 from hermes.gateway.chats.handoff import is_withdrawn
 from hermes.gateway.chats.media import content_of
 from hermes.gateway.chats.participants import ChatHost, Participant, hint_after
-from hermes.gateway.chats.router import is_background
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.flow.inbox import Request, Reset
 from hermes.gateway.notices import language_of, say
@@ -31,7 +30,6 @@ from hermes.store.gateway.inbox import SourceEvent
 from hermes.store.gateway.outbox import PendingNotice
 from hermes.store.gateway.routes import Binding, Route
 from hermes.store.records import sessions
-from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
     from hermes.gateway.chats.participants import Services
@@ -162,14 +160,7 @@ class Replies:
                 self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
                 services.index.touched()
             elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
-                aside = is_background(talk.key)
-                if aside:  # says to what it is the answer, and where it is
-                    question = shortened_line(sent_text(event.words), 80) or say("a_file", person.language)
-                    text = say("background", person.language, asked=question, reply=text, session=person.session_id)
                 self._finish(reply, text)
-                if aside:  # nothing more comes under this key
-                    self._store.write(routes.release, talk.key)
-                    services.agents.drop(talk.key)
                 services.index.touched()
         finally:
             self._outbox.abandon(reply)
@@ -205,7 +196,7 @@ class Replies:
                 turn = self._new_turn(person, request, reply)
                 return None if turn is None else self._listen(person, reply, turn, _Stream(reply, lambda: True))
             if taken_up:
-                self._begin(person, reply)
+                self._outbox.begin(reply)
                 text = self._listen(person, reply, request.stop.bind(person.agent.resume(request.message_id)))
             else:
                 stream = _Stream(reply, lambda: request.joined)
@@ -243,7 +234,7 @@ class Replies:
         event, route, answer = request.event, person.route, stream is not None
         notice = self._notice(route, event)
         if notice is None and answer:
-            self._begin(person, reply)
+            self._outbox.begin(reply)
         words = words_of(self._db, event, shared=route.shared)
         content = content_of(self._services, event, words)
         if content is None:
@@ -263,7 +254,7 @@ class Replies:
             if part is not None:
                 self._outbox.send(part)
             if answer and notice is not None:
-                self._begin(person, reply)
+                self._outbox.begin(reply)
             return message_id
 
         def with_reply(tx: Tx) -> None:
@@ -274,14 +265,9 @@ class Replies:
 
         if stream is None:
             return request.stop.bind(person.agent.record_only(content, keep=keep))
-        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at the turn's text
+        at_once = not is_own(event)  # a withdrawn handoff needs a last look at the turn's text
         turn = person.agent.turn(content, keep=keep, with_reply=with_reply if at_once else None)
         return request.stop.bind(turn)
-
-    def _begin(self, person: Participant, reply: StreamedReply) -> None:
-        """Show a reply while it is written. One in the background is sent when it is complete: the chat goes on meanwhile."""
-        if not is_background(person.route.key):
-            self._outbox.begin(reply)
 
     def _notice(self, route: Route, event: Event) -> PendingNotice | None:
         text = self._resets.pending_notice(route, event)

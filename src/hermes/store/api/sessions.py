@@ -7,12 +7,11 @@ from datetime import tzinfo
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store.api.arguments import checked_number, checked_text, checked_time
+from hermes.store.api.arguments import checked_text, checked_time
 from hermes.store.api.open import END, OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec, lineage, listing, sessions, titles
 from hermes.store.records.rows import Facets, Insights, Relative, SessionRow
-from hermes.store.records.sessions import SideUsage
 from hermes.store.records.titles import sanitize_title as _sanitize_title
 from hermes.store.records.visibility import Filters, User
 from hermes.store.search.matching import text_test
@@ -123,21 +122,6 @@ class SessionCalls(OpenStore):
             changed = sessions.add_usage(tx, session_id, values, absolute=absolute)
         if changed:
             self._transcripts.changed(session_id, "usage", *changed)
-
-    def add_side_usage(
-        self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
-    ) -> None:
-        """Count one call of a model for a side task of a session (a title, a summary): apart from its own counters."""
-        tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-        used = {name: int(checked_number(count, name, "INTEGER")) for name, count in tokens.items()}
-        cost = None if cost_usd is None else checked_number(cost_usd, "cost_usd", "REAL")
-        with self._writing(exclusive=False) as tx:
-            if sessions.is_shown(tx, session_id, None):
-                sessions.add_side_usage(tx, session_id, cost_usd=cost, **used)
-
-    def get_side_usage(self, session_id: str) -> SideUsage | None:
-        """The usage of titles and summaries of a session (calls, tokens, cost); None when there were none."""
-        return self._read(sessions.side_usage, session_id)
 
     def choose_model(self, conversation: str, model: str | None) -> None:
         """Keep the model chosen for a session ("": the configured one; None forgets the choice). It passes to its continuations.

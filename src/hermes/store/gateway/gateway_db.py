@@ -262,16 +262,9 @@ class GatewayDB:
         with self._store.write() as tx:
             return self._post(tx, platform, chat, text, nonce)
 
-    def post_file(
-        self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]], session_id: str | None = None
-    ) -> list[Outgoing]:
-        """Queue a file and its message: each part its chat, text and nonce. [] if the first was queued before.
-
-        `session_id`: the session whose words are in it; the file is shredded with that session.
-        """
+    def post_file(self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]]) -> list[Outgoing]:
+        """Queue a file and its message: each part its chat, text and nonce. [] if the first was queued before."""
         with self._store.write() as tx:
-            for digest, _, _ in references(attachment) if session_id is not None else ():
-                outbox.note_file(tx, str(session_id), digest)
             if tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (parts[0][2],)) is not None:
                 return []
             return [self._post(tx, platform, *part) for part in parts]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple, NotRequired, TypedDict
 
 from hermes.store import leases
-from hermes.store.engines.base import Tx, meta_names, note_meta
+from hermes.store.engines.base import Tx
 from hermes.store.gateway.routes import insert, update
 
 OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
@@ -20,7 +20,6 @@ CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message
 FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
 SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
 _PASSING = (CONTEXT, FILE, CHOICES, SESSION)  # not needed once it is sent
-_SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
 QUESTION = "-q"  # contained in the nonces of questions only
 WAITS = "sent_at IS NULL AND error IS NULL"
 
@@ -91,28 +90,6 @@ def waiting_for(tx: Tx, platforms: Sequence[str], before: float) -> list[int]:
     return tx.column(sql, (before, *values))
 
 
-def note_file(tx: Tx, session_id: str, digest: str) -> None:
-    """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
-    note_meta(tx, f"{_SENT_FILE}{session_id}:{digest}")
-
-
-def sent_files(tx: Tx, session_id: str) -> list[str]:
-    """The hashes that `note_file` recorded for a session."""
-    return meta_names(tx, f"{_SENT_FILE}{session_id}:")
-
-
-def forget_files(tx: Tx, session_id: str) -> list[str]:
-    """A session is deleted: forget the files that were made of it. Returns their hashes."""
-    found = sent_files(tx, session_id)
-    tx.run("DELETE FROM state_meta WHERE instr(key, ?) = 1", (f"{_SENT_FILE}{session_id}:",))
-    return found
-
-
-def is_sent_file(tx: Tx, digest: str) -> bool:
-    """Whether a file with these bytes was made of a session that is there."""
-    return tx.row("SELECT 1 FROM state_meta WHERE key LIKE ?", (f"{_SENT_FILE}%:{digest}",)) is not None
-
-
 def sending(tx: Tx, now: float, outbox_id: int, fence: tuple[str, int] | None = None) -> None:
     """Record that a part is about to be sent: after a crash now, it may have been.
 
@@ -172,8 +149,6 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
                 " error = CASE WHEN sent_at IS NULL THEN coalesce(error, 'its conversation was deleted') END WHERE id = ?",
                 (without_context(chat), number),
             )
-    for session_id in session_ids:
-        forget_files(tx, session_id)
     tx.run(
         f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?) WHERE {which}",
         (tx.now(), *ids),

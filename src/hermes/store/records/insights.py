@@ -1,7 +1,7 @@
 """Insights: usage in the last days, counted from the rows.
 
 Messages and tool calls count by their own time, each once, under the session that owns it. A session that began in the
-period counts with its whole counters; of one that began before it only the usage of its messages in the period counts.
+period counts with its whole counters; of one that began before it, or has none, the usage of its messages in the period counts.
 Every part adds up to the whole: what a session's counters have and its messages do not is divided among its replies. The
 database adds up quarters of an hour; days and hours are those of a time zone, so they are computed here.
 """
@@ -235,13 +235,14 @@ def _settle(talk: _Talk) -> None:
     if None in models and row["model"] is not None:
         models[row["model"]] = _total([models.pop(None), models[row["model"]]])
     total = _total(models.values())
-    if not talk.began:
-        talk.tokens, talk.cost, talk.estimated, talk.unknown = total.tokens, total.cost, total.cost, talk.unpriced
-        return
     talk.tokens = [_whole(row[f"{name}_tokens"]) for name in TOKENS]
     talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
     talk.cost = talk.estimated if talk.actual is None else talk.actual
     is_used = any(talk.tokens) or bool(row["api_call_count"])
+    if not talk.began or not (is_used or talk.cost is not None):  # or its program counted only messages
+        talk.tokens, talk.cost, talk.estimated, talk.unknown = total.tokens, total.cost, total.cost, talk.unpriced
+        talk.actual = None
+        return
     talk.unknown = is_used and (talk.cost is None or row["cost_status"] == "unknown")
     is_more = any(tokens > counter for tokens, counter in zip(total.tokens, talk.tokens, strict=True))
     costs_more = total.cost is not None and (talk.cost is None or total.cost > talk.cost + _CENT)

@@ -11,9 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypedDict, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store.api.arguments import checked_number, checked_text
@@ -353,43 +351,6 @@ def add_usage(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: b
     changes = ", ".join(f"{name} = {value}" for name, value in sets.items())
     sql = f"UPDATE sessions SET {changes} WHERE id = ? AND purged IS NULL"
     return [*sets] if tx.run(sql, [*(used[name] for name in sets), session_id]) else []
-
-
-class SideUsage(TypedDict):
-    """The model calls for a session's titles and summaries, not in its counters. `cost_usd` is None when a price is unknown."""
-
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float | None
-
-
-def side_usage_key(session_id: str) -> str:
-    """The key of state_meta with the usage of a session's side tasks."""
-    return f"side_usage:{session_id}"
-
-
-def side_usage(tx: Tx, session_id: str) -> SideUsage | None:
-    """The usage of a session's side tasks; None when there were none."""
-    value = get_meta(tx, side_usage_key(session_id))
-    try:
-        return None if value is None else msgspec.json.decode(value, type=SideUsage)
-    except msgspec.DecodeError:  # another program wrote it
-        return None
-
-
-def add_side_usage(tx: Tx, session_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float | None) -> None:
-    """Add one call to what the side tasks of a session used."""
-    tx.hold(session_id)
-    before = side_usage(tx, session_id) or {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
-    was = before["cost_usd"]
-    used: SideUsage = {
-        "calls": before["calls"] + 1,
-        "input_tokens": before["input_tokens"] + input_tokens,
-        "output_tokens": before["output_tokens"] + output_tokens,
-        "cost_usd": None if was is None or cost_usd is None else was + cost_usd,
-    }
-    set_meta(tx, side_usage_key(session_id), msgspec.json.encode(used).decode())
 
 
 # ---------------------------------------------------------------------------------------------- events

@@ -135,8 +135,6 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
 
     Of a session that is live (or was created again meanwhile) only messages go that it kept for others, and none refers to.
     """
-    from hermes.store.gateway import outbox
-
     hashes: set[str] = set()
     owners: list[str] = []
     while True:
@@ -146,7 +144,6 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
             hashes.update(message_reading.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, which=which, cap=ROWS_AT_ONCE):
                 if not is_live:
-                    hashes.update(outbox.forget_files(tx, session_id))
                     owners = _drop_rows(tx, session_id)
                     transcripts.deleted(session_id)  # before the commit: a crash leaves no file without its session
                 transcripts.mark(tx, [session_id])
@@ -160,12 +157,8 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
 
 
 def is_used(tx: Tx, digest: str) -> bool:
-    """Whether a message refers to an attachment, or another session's file is made of the same bytes."""
-    if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is not None:
-        return True
-    from hermes.store.gateway import outbox
-
-    return outbox.is_sent_file(tx, digest)
+    """Whether a message refers to an attachment."""
+    return tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is not None
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
@@ -182,8 +175,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     sessions.forget_events(tx, session_id)
     leases.forget(tx, session_id)
-    keys = (titles.titled_key(session_id), sessions.side_usage_key(session_id), sessions.choice_key(session_id))
-    for key in (*keys, lineage.AWAITED + session_id):
+    for key in (titles.titled_key(session_id), sessions.choice_key(session_id), lineage.AWAITED + session_id):
         drop_meta(tx, key)
     drop_empty_tombstone(tx, session_id)
     return owners

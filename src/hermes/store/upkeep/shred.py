@@ -144,11 +144,10 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
     own = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
     count = "SELECT count(*) FROM messages WHERE session_id = ?"
     shared = [owner for owner, purged in owners if purged is None] + _column(tx, sharing, tombstones)
-    files = [file for part in parts for file in outbox.sent_files(tx, part)]
     return Plan(
         parts=[*dict.fromkeys(earlier.parts + parts)],
         messages=earlier.messages + sum(map(int, _column(tx, count, parts))),
-        attachments=[*dict.fromkeys(earlier.attachments + _column(tx, own, [*parts, *tombstones]) + files)],
+        attachments=[*dict.fromkeys(earlier.attachments + _column(tx, own, [*parts, *tombstones]))],
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
     )
 
