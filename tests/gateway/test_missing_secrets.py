@@ -85,7 +85,5 @@ def test_with_no_platform_left_the_reason_is_told_unless_there_are_jobs(tmp_path
     with SessionDB(tmp_path / "state.db") as db:
         with pytest.raises(ConfigError, match=r"platforms\.weixin\.token is missing"):
             check_work(made, db, config)
-        CronDB(db).add(
-            "job1", "0 9 * * *", "UTC", "hi", deliver="file", session_id=None, model=None, missed="once", next_at=2e9
-        )
+        CronDB(db).add("job1", "0 9 * * *", "UTC", "hi", deliver="file", session_id=None, model=None, next_at=2e9)
         check_work(made, db, config)

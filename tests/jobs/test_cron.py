@@ -38,7 +38,7 @@ def model() -> Iterator[Echo]:
 
 def job(home: Path, **more: Any) -> str:
     """A job that was due a moment ago."""
-    settings: dict[str, Any] = {"deliver": "plain", "session_id": None, "model": None, "missed": "skip", **more}
+    settings: dict[str, Any] = {"deliver": "plain", "session_id": None, "model": None, **more}
     home.mkdir(parents=True, exist_ok=True)
     with SessionDB(home / "state.db") as db:
         store = CronDB(db)
@@ -189,15 +189,12 @@ def test_runs_of_one_session_know_the_ones_before(lab: PlainLab, model: Echo, he
     assert [role for role, _ in said] == ["user", "assistant"] * 2
 
 
-@pytest.mark.parametrize(("missed", "expected"), [("skip", "skipped"), ("once", "done")])
-def test_missed_times_are_skipped_or_made_up_for_once(
-    lab: PlainLab, model: Echo, hermes_home: Path, missed: str, expected: str
-) -> None:
-    job(hermes_home, missed=missed, deliver="none", next_at=1_700_000_000.0)
+def test_missed_times_are_made_up_for_once(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    job(hermes_home, deliver="none", next_at=1_700_000_000.0)
     with running(lab, model, **HOME):
         until(lambda: ended(hermes_home), "nothing happened")
-    assert [status for status, _ in log(hermes_home)] == [expected]
-    assert len(sessions(hermes_home)) == (missed == "once")
+    assert [status for status, _ in log(hermes_home)] == ["done"]
+    assert len(sessions(hermes_home)) == 1
 
 
 def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes_home: Path) -> None:

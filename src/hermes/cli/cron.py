@@ -67,7 +67,7 @@ def create(schedule: str, prompt: str, deliver: str, mode: str, model_name: str 
     with opened(writing=True) as db:
         job = CronDB(db).add(
             secrets.token_hex(4), " ".join(schedule.split()), where, prompt, deliver=deliver,
-            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model_name, missed="once", next_at=due,
+            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model_name, next_at=due,
         )  # fmt: skip
         if not _gateway_runs(db):
             note("no gateway is running: `hermes gateway` runs the jobs")

@@ -272,14 +272,13 @@ def _on_a_server(config: Config) -> Found:
     with db:
         total, vectors = rows_with_vectors(db)
         pending = db.index_status()["pending"]
-        health = Health("current", db.size(), 0, db.session_count(), total, pending, vectors, total)
+        health = Health("current", db.size(), db.session_count(), total, pending, vectors, total)
     yield from _contents(db.where, health)
 
 
 def _contents(where: str, health: Health) -> Found:
     counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
-    quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
-    yield well(f"{where}: {counts}, {size_of(health.bytes)}{quick}")
+    yield well(f"{where}: {counts}, {size_of(health.bytes)}")
     if health.pending > LONG_TAIL:
         text = f"{health.pending} messages are not indexed yet: search is slower"
         yield remark(text, "hermes sessions optimize", "index")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.interop.formats import Found, Problem
 
@@ -29,8 +29,6 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             yield Found(0, session)
 
 
-def take(
-    db: SessionDB, path: Path, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None
-) -> dict[str, int]:
-    """Import a store (or some sessions of it) with its attachments, which an export leaves out; the counts."""
-    return db.import_database(path, again=again, only=only)
+def take(db: SessionDB, path: Path, *, again: bool = True) -> dict[str, int]:
+    """Import a store with its attachments, which an export leaves out; the counts."""
+    return db.import_database(path, again=again)

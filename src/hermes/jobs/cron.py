@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 SOURCE = "cron"
 ENDED = "cron_done"  # the end_reason of a run's own session
-LATE = 60.0  # seconds after which a run counts as missed
 LEASE_SECONDS = 60.0
 FILE, NOWHERE = "file", "none"
 Part = tuple[str, str, str]  # platform, chat, text
@@ -59,14 +58,12 @@ def claim_due(store: CronDB) -> Iterator[Claimed]:
     """Claim the runs that are due and those of dead processes; one process claims each run."""
     for job in store.due():
         now = store.clock()
-        missed = job.wanted_at is None and job.next_at is not None and now - job.next_at > LATE
-        skip = "no gateway was running" if missed and job.missed == "skip" else None
         try:
             following: float | None = next_time(job.schedule, job.timezone, now)
         except InvalidInput:
             following = None
         run_id = f"{new_session_id()}{secrets.token_hex(2)}"
-        store.claim(job, run_id, next_at=following, session_id=job.session_id or run_id, skip=skip)
+        store.claim(job, run_id, next_at=following, session_id=job.session_id or run_id)
     jobs = {job.id: job for job in store.jobs()}
     for known in store.running():
         token = store.db.acquire_lease(lease_of(known.id), holder_name(SOURCE), LEASE_SECONDS)

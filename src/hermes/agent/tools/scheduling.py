@@ -61,7 +61,7 @@ def _add(context: Context, store: CronDB, arguments: _JobChange) -> str:
     question = f"Make a job that asks “{one_line(prompt)}” at {schedule} ({timezone}){where}?"
     permit(context, Question(question), DECLINED)
     job = store.add(
-        secrets.token_hex(4), schedule, timezone, prompt, deliver=deliver, session_id=None, model=None, missed="once",
+        secrets.token_hex(4), schedule, timezone, prompt, deliver=deliver, session_id=None, model=None,
         next_at=due,
     )  # fmt: skip
     return json.dumps(_shown(job), ensure_ascii=False)

@@ -163,17 +163,13 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
             str(codec.restored(one)) for one in self._read(lambda tx: tx.column(sql, (codec.storable(session_id),)))
         }
 
-    def import_database(
-        self, path: Path | str, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None
-    ) -> dict[str, int]:
+    def import_database(self, path: Path | str, *, again: bool = True) -> dict[str, int]:
         """Import every session of another state.db, of any version; that file is not altered.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. `again` as in import_sessions.
-        With `only`, the exported sessions for which it is true.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            found = (one for one in other.iter_export() if only is None or only(one))
-            return self.import_sessions(found, attachments=other.read_attachment, again=again)
+            return self.import_sessions(other.iter_export(), attachments=other.read_attachment, again=again)
 
     # ------------------------------------------------------------------------------------------ the record as a whole
 

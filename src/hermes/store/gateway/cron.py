@@ -21,7 +21,7 @@ from hermes.store.records import codec
 
 TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS cron_jobs (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, timezone TEXT NOT NULL,"
-    " prompt TEXT NOT NULL, deliver TEXT NOT NULL, session_id TEXT, model TEXT, missed TEXT NOT NULL, created_at REAL NOT NULL,"
+    " prompt TEXT NOT NULL, deliver TEXT NOT NULL, session_id TEXT, model TEXT, created_at REAL NOT NULL,"
     " paused_at REAL, next_at REAL, wanted_at REAL)",
     "CREATE TABLE IF NOT EXISTS cron_runs (id TEXT PRIMARY KEY, job_id TEXT NOT NULL, due_at REAL NOT NULL,"
     " started_at REAL NOT NULL, finished_at REAL, status TEXT NOT NULL, session_id TEXT, message_id INTEGER, text TEXT)",
@@ -41,7 +41,6 @@ class Job:
     deliver: str
     session_id: str | None
     model: str | None
-    missed: str
     created_at: float
     paused_at: float | None
     next_at: float | None
@@ -88,14 +87,12 @@ class CronDB:
 
     def add(
         self, job_id: str, schedule: str, timezone: str, prompt: str, *, deliver: str, session_id: str | None,
-        model: str | None, missed: str, next_at: float,
+        model: str | None, next_at: float,
     ) -> Job:  # fmt: skip
         """Store a job and return it."""
         self._store.make_tables(TABLES)
         text = self._store.masked(prompt) or ""
-        job = Job(
-            job_id, schedule, timezone, text, deliver, session_id, model, missed, self.clock(), None, next_at, None
-        )
+        job = Job(job_id, schedule, timezone, text, deliver, session_id, model, self.clock(), None, next_at, None)
         values = astuple(replace(job, prompt=codec.storable(text)))  # type: ignore[arg-type]
         with self._store.write() as tx:
             tx.run(f"INSERT INTO cron_jobs({_JOB}) VALUES({', '.join('?' * len(values))})", values)
@@ -165,12 +162,10 @@ class CronDB:
         with self._store.read() as tx:
             return [map(codec.restored, row) for row in tx.rows(sql, values)] if tx.has_table("cron_runs") else []
 
-    def claim(
-        self, job: Job, run_id: str, *, next_at: float | None, session_id: str | None, skip: str | None = None
-    ) -> bool:
+    def claim(self, job: Job, run_id: str, *, next_at: float | None, session_id: str | None) -> bool:
         """Take the run that is due and move the job on to `next_at`; False when another process was quicker.
 
-        A run that comes while the one before is under way, or for which `skip` gives a reason, is only noted as skipped.
+        A run that comes while the one before is under way is only noted as skipped.
         """
         now = self.clock()
         with self._store.write() as tx:
@@ -182,8 +177,8 @@ class CronDB:
                 moved = tx.run(sql, (next_at, job.id, job.next_at))
             if not moved:
                 return False
-            if tx.row("SELECT 1 FROM cron_runs WHERE job_id = ? AND status = ?", (job.id, RUNNING)) is not None:
-                skip = "the run before was still under way"
+            busy = tx.row("SELECT 1 FROM cron_runs WHERE job_id = ? AND status = ?", (job.id, RUNNING)) is not None
+            skip = "the run before was still under way" if busy else None
             due = job.wanted_at if job.wanted_at is not None else job.next_at
             status, ended = (RUNNING, None) if skip is None else (SKIPPED, now)
             tx.run(

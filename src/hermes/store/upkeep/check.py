@@ -23,7 +23,7 @@ from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta, finding, 
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.check import copy_name
-from hermes.store.engines.sqlite.connection import Connection, SqliteTx, code, codes, holder_of
+from hermes.store.engines.sqlite.connection import Connection, SqliteTx, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.exchange.ingest import Ingest, as_row
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
@@ -491,24 +491,23 @@ class Health:
 
     kind: str  # current, old, newer, empty or foreign-application
     bytes: int
-    wal_bytes: int
     sessions: int = 0
     messages: int = 0
     pending: int = 0  # messages that are not in the index yet
     vectors: dict[str, tuple[int, int]] | None = None  # rows of each model, and those with a vector; None: switched off
     all_rows: int = 0  # messages, hidden ones too
     damage: list[str] = field(default_factory=list)
-    finished: bool = True  # False: the file is so large that only a part of it was checked
     used_by: str = ""
 
 
-def look(path: Path, seconds: float = 3.0) -> Health:
+def look(path: Path) -> Health:
     """Check a database file quickly. StoreCorrupt when it can't be read."""
     try:
         with closing(_reading(path)) as connection:
-            health = Health(migrate.inspect(connection).kind, driver.file_size(path), driver.file_size(f"{path}-wal"))
+            health = Health(migrate.inspect(connection).kind, driver.file_size(path))
             health.used_by = holder_of(path).strip(" ()")
-            _search_for_damage(connection, health, seconds)
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
+            health.damage = [text for text in found if text != "ok"]
             if health.kind == "current" and not health.damage:
                 _count(SqliteTx(connection), health)
             return health
@@ -522,17 +521,3 @@ def _count(tx: Tx, health: Health) -> None:
     if vectors.is_switched_on(tx):
         health.vectors = vectors.counts(tx)
         health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
-
-
-def _search_for_damage(connection: Connection, health: Health, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
-    try:
-        found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
-        health.damage = [text for text in found if text != "ok"]
-    except driver.Error as error:
-        if code(error) != codes.SQLITE_INTERRUPT:
-            raise
-        health.finished = False
-    finally:
-        connection.set_progress_handler(None, 0)
