@@ -240,8 +240,6 @@ def servers(config: Config) -> Found:
     if settings.enabled:
         check_api_server(config)
         where = f"{settings.host}:{settings.port}"
-        if settings.token:
-            yield well(f"{where}, with a token", name="API server")
-        else:
-            text = f"every user of this machine may use it as the owner ({where}, no token)"
-            yield remark(text, "set api_server.token", "API server")
+        text = f"every user of this machine may use it as the owner ({where}, no token)"
+        with_token = well(f"{where}, with a token", name="API server")
+        yield with_token if settings.token else remark(text, "set api_server.token", "API server")

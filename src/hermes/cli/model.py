@@ -35,7 +35,7 @@ from hermes.texts import counted
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.pass_context
 def model(context: click.Context) -> None:
-    """Show which models this machine can use and which one answers; choose, install or remove one."""
+    """Show which models this machine can use and which one answers; choose or install one."""
     if context.invoked_subcommand is None:
         print_offers()
 
@@ -146,19 +146,6 @@ def install(name: str | None) -> None:
         click.echo("Next: hermes search setup", err=True)
     elif find_spec(library) is None:
         click.echo(f"To run it, one library is missing: {install_line(extra)}", err=True)
-
-
-@model.command()
-@click.argument("name")
-@yes_option()
-def remove(name: str, yes: bool) -> None:
-    """Delete a model's file."""
-    path = models_folder() / known(name).file
-    if not path.exists():
-        raise click.ClickException(f"{name} is not installed")
-    confirmed(f"Delete {path} ({megabytes(path.stat().st_size)})?", yes=yes)
-    delete(name)
-    click.echo(f"Removed {name}.")
 
 
 def megabytes(size: int) -> str:

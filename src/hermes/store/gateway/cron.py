@@ -178,19 +178,18 @@ class CronDB:
             if not moved:
                 return False
             busy = tx.row("SELECT 1 FROM cron_runs WHERE job_id = ? AND status = ?", (job.id, RUNNING)) is not None
-            skip = "the run before was still under way" if busy else None
             due = job.wanted_at if job.wanted_at is not None else job.next_at
-            status, ended = (RUNNING, None) if skip is None else (SKIPPED, now)
+            status, ended, why = (SKIPPED, now, "the run before was still under way") if busy else (RUNNING, None, None)
             tx.run(
                 f"INSERT INTO cron_runs({_RUN}) VALUES(?, ?, ?, ?, ?, ?, ?, NULL, ?)",
-                (run_id, job.id, due, now, ended, status, None if skip is not None else session_id, skip),
+                (run_id, job.id, due, now, ended, status, None if busy else session_id, why),
             )
             tx.run(  # keep the log short
                 "DELETE FROM cron_runs WHERE job_id = ? AND status <> ? AND id NOT IN"
                 " (SELECT id FROM cron_runs WHERE job_id = ? ORDER BY started_at DESC, id LIMIT ?)",
                 (job.id, RUNNING, job.id, KEPT_RUNS),
             )
-        return skip is None
+        return not busy
 
     def store_prompt(
         self, run_id: str, session_id: str, content: Any, with_it: Callable[[Tx], None] = lambda tx: None

@@ -124,7 +124,7 @@ class Arctic:
                     tokenizer = Tokenizer.from_file(str(self._folder / ARCTIC_WORDS_FILE))
                 except Exception as error:  # the library's own kinds of errors, which have no common class
                     raise StoreError(
-                        f"{self._folder / ARCTIC_FILE} can't be loaded; `hermes model remove arctic-embed-s`, then install it"
+                        f"{self._folder / ARCTIC_FILE} can't be loaded; delete it, then `hermes model install arctic-embed-s`"
                     ) from error
                 tokenizer.no_padding()
                 tokenizer.no_truncation()
