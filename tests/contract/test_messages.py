@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.support.sizes import size, some
@@ -111,8 +111,9 @@ def test_anything_in_any_field_comes_back(db, fields, role):
     db.ensure_session("s")
     db.append_message("s", role, **fields)
     row = db.get_messages("s")[-1]
-    assert {name: row[name] for name in fields} == fields
     db.clear_messages("s")
+    assume("[masked:" not in repr(row))  # a key may be called "pass", and its value is masked then
+    assert {name: row[name] for name in fields} == fields
 
 
 @given(texts=st.lists(any_text(max_size=80), min_size=1, max_size=5))

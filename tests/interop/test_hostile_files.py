@@ -103,7 +103,7 @@ def test_times_that_no_calendar_has_stop_neither_import_nor_export_nor_sync(tmp_
     ):
         done = program.run("sessions", *words, home=home)
         assert done.status == 0, (words, done.err)
-    for form in ("claude-code", "codex", "pi"):
+    for form in ("claude-code", "codex"):
         done = program.run("sessions", "export", tmp_path / form, "--format", form, "--session-id", "given", home=home)
         assert done.status == 0, (form, done.err)
     other = tmp_path / "other"

@@ -16,7 +16,6 @@ from hermes.interop.histories import (
     codex,
     copilot,
     gemini,
-    goose,
     grok,
     kimi,
     pi,
@@ -52,13 +51,6 @@ RESULT = {"role": "toolResult", "toolCallId": "t1", "toolName": "bash", "content
 PI = [
     {"type": "session", "version": 3, "id": "p", "timestamp": AT, "cwd": "/w"},
     entry(1, message={"role": "user", "content": "ls please"}), entry(2, message=REPLY), entry(3, message=RESULT),
-]  # fmt: skip
-GOOSE = [
-    {"working_dir": "/w", "description": "Old talk"},
-    {"id": "g1", "role": "user", "created": 1772700000, "content": [{"type": "text", "text": "ls please"}]},
-    {"id": "g2", "role": "assistant", "created": 1772700001, "content": [
-        {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I look."},
-        {"type": "toolRequest", "id": "t1", "toolCall": {"status": "success", "value": {"name": "ls", "arguments": {}}}}]},
 ]  # fmt: skip
 CLAUDE = [one for one in test_claude_code.conversation() if not isinstance(one, str)]
 CODEX = test_codex.rollout()[:11]
@@ -125,10 +117,6 @@ SAMPLES: dict[str, tuple[Any, str, list[Any], list[list[Any]]]] = {
     "antigravity": (antigravity, "logs/transcript.jsonl", test_antigravity.talk(), [
         [test_antigravity.step(7, "MODEL", "PLANNER_RESPONSE", "")], test_antigravity.talk(), [test_antigravity.step(0, "USER_EXPLICIT", "USER_INPUT")],
         [test_antigravity.step(9, "SYSTEM", "CHECKPOINT")], [{"step_index": 3, "tool_calls": []}], [{"content": "?"}],
-    ]),
-    "goose": (goose, "old.jsonl", GOOSE, [
-        [GOOSE[1]], GOOSE, [{"working_dir": None, "description": ""}], [{"id": "g2", "role": "assistant", "content": []}],
-        [{"role": "user", "content": [{"type": "text", "text": "without an id"}]}],
     ]),
 }  # fmt: skip
 

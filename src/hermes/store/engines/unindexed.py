@@ -86,10 +86,7 @@ class UnindexedMessage:
         """The words of the message with this part, as far as words can be searched by a part."""
         if part not in self.folded:
             return []
-        if self.folded.isascii():
-            words = {word.encode() for word in re.findall(f"[a-z0-9]*{re.escape(part)}[a-z0-9]*", self.folded)}
-        else:
-            words = vocabulary(f"{self.columns[0]} {self.columns[2]}")
+        words = vocabulary(f"{self.columns[0]} {self.columns[2]}")
         return [word for one in worth_keeping(words) if part in (word := one.decode("utf-8", "replace"))]
 
 
