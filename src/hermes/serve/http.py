@@ -210,7 +210,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
         made.append(one)
     if problem == errno.EADDRINUSE:
         raise PlatformUnreachable(
-            f"port {port} on {host} is taken by another program; stop that one, or set another port (--port, or `port` in config.yaml)"
+            f"port {port} on {host} is taken by another program; stop it, or set another port (`--port`, or in config.yaml)"
         )
     if not made:
         why = os.strerror(problem)
