@@ -123,7 +123,7 @@ class CompletionAnswer:
         yield self._piece({"role": "assistant", "content": ""})
 
     def piece(self, event: StreamEvent) -> Iterator[str]:
-        """What a stream has of an event of the turn."""
+        """The part of an event of the turn that the stream shows."""
         if isinstance(event, Text):
             yield self._piece({"content": event.text})
         elif isinstance(event, Thought):

@@ -161,7 +161,7 @@ class ResponseAnswer:
         yield self._event("response.in_progress", response=begun)
 
     def piece(self, event: StreamEvent) -> Iterator[str]:
-        """What a stream has of an event of the turn."""
+        """The part of an event of the turn that the stream shows."""
         if isinstance(event, Text):
             yield from self._text_events(event.text)
 
