@@ -207,7 +207,7 @@ COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_to
 
 
 def usage_of(reply: Reply, price: Cost) -> dict[str, Any]:
-    """What one call adds to the sums of a session: arguments of SessionDB.update_token_counts."""
+    """Arguments of SessionDB.update_token_counts: the tokens and cost that one call adds to a session."""
     used = reply.usage or Usage()
     return {
         **{name: getattr(used, name) for name in COUNTED}, "reasoning_tokens": used.reasoning_tokens, "api_call_count": 1,
