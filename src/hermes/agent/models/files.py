@@ -241,9 +241,10 @@ def _pip() -> list[str]:
 
 def _arrived(work: Path) -> int:
     total = 0
-    for path in work.rglob("*"):
-        with suppress(OSError):  # moved or deleted in between
-            total += path.stat().st_size
+    for folder, _, names in os.walk(work):  # which passes over folders that pip deletes meanwhile
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(folder, name)).st_size
     return total
 
 
