@@ -229,6 +229,7 @@ def test_a_password_in_an_address_is_never_shown(hermes_home: Path, key: str, va
             done = run("config", *words, home=hermes_home)
             told += done.out + done.err
         told += run("doctor", home=hermes_home).out
+        told = told.replace(str(hermes_home), "")  # the name of a temporary folder is any letters
         assert not re.search("plainsecret|Z[qrs]", told), told
         run("config", "unset", key, home=hermes_home)
 
