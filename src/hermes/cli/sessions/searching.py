@@ -8,6 +8,7 @@ without colour; in a pipe each hit is one line.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
-_CLOSEST = "no message has all of these words; these come closest"
 
 
 @click.command()
@@ -84,14 +84,13 @@ def search(
 
             note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):
-            note(_CLOSEST)
+            note("no message has all of these words; these come closest")
         shown = screen(hits, colour=colourful())
         if len(hits) == limit:
             shown[-1] += styled(f"; there may be more: --limit {limit * 5}", DIM, on=colourful())
         print("\n".join(shown))
     if not hits:
-        where = f" in messages of role {' or '.join(role)} (roles: user, assistant, tool, system)" if role else ""
-        note(f"no messages match {one_line(words)!r}{where}")
+        note(f"no messages match {one_line(words)!r}" + (f" in messages of role {' or '.join(role)}" if role else ""))
     return 0 if hits else 1
 
 
@@ -103,6 +102,7 @@ def screen(hits: list[SearchHit], *, colour: bool) -> list[str]:
     where = zone()
     room = max(9, *(cells(_who(hit)) for hit in hits))
     marked = f"\x1b[{BOLD};{GOLD}m\\1\x1b[0m" if colour else r"**\1**"
+    width = screen_width() if sys.stdout.isatty() else 1 << 30
     out: list[str] = []
     for session_id, found in by_session.items():
         newest = max(hit["timestamp"] for hit in found)
@@ -111,10 +111,12 @@ def screen(hits: list[SearchHit], *, colour: bool) -> list[str]:
         for hit in found:
             head = styled(f"  {pad(_who(hit), room)}", CYAN, on=colour)
             when = styled(f"  {clock(hit['timestamp'], where)}", DIM, on=colour)
-            out.append(f"{head}{when}  {_MATCH.sub(marked, one_line(hit['snippet']))}")
+            text = _MATCH.sub("\x02\\1\x03", one_line(hit["snippet"]))  # marks without a width, until lines are broken
+            lines = [text] if cells(text) + room + 22 <= width else ["", *wrap(text, width - 4)]
+            lines = [re.sub("\x02(.+?)\x03", marked, line) for line in lines]
+            out.append(f"{head}{when}  " + "\n    ".join(lines).replace("\x02", "").replace("\x03", ""))
         out.append("")
-    total = f"{counted(len(hits), 'hit')} in {counted(len(by_session), 'session')}"
-    return [*out, styled(total, DIM, on=colour)]
+    return [*out, styled(f"{counted(len(hits), 'hit')} in {counted(len(by_session), 'session')}", DIM, on=colour)]
 
 
 def _who(hit: SearchHit) -> str:
